@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -40,6 +41,22 @@ def perf_test(java: Java, servers: str, topic: str, count: int, size: int, *sett
         *("--producer-props", f"bootstrap.servers={servers}", *settings),
     )
     return float(FULL.findall(said)[-1][0]) * size / 1e6
+
+
+def consumer_perf_test(java: Java, servers: str, topic: str, count: int) -> float:
+    """MB a second of Kafka's own consumer-perf-test, from the first fetch to the last record."""
+    said = java.run(
+        "org.apache.kafka.tools.ConsumerPerformance",
+        *("--bootstrap-server", servers, "--topic", topic, "--messages", str(count)),
+        *("--timeout", "60000"),
+    )
+    names, values = (
+        [each.strip() for each in line.split(",")] for line in said.splitlines() if line.count(",") > 8
+    )
+    told = dict(zip(names, values, strict=True))
+    if int(told["data.consumed.in.nMsg"]) < count:
+        raise RuntimeError(f"{told['data.consumed.in.nMsg']} records of {count}")
+    return float(told["data.consumed.in.MB"]) * (1 << 20) / 1e6 / (float(told["fetch.time.ms"]) / 1000)
 
 
 def produce(servers: str, topic: str, count: int, size: int, **settings: Any) -> float:
@@ -115,6 +132,47 @@ def latency(servers: str, topic: str, count: int, per_second: int) -> list[float
     return sorted(taken)
 
 
+def end_to_end(servers: str, topic: str, count: int, per_second: int) -> list[float]:
+    """Seconds from `produce` until a consumer has the record, sorted, at a rate, without lingering."""
+    import confluent_kafka as ck
+
+    group = f"late-{time.monotonic_ns()}"
+    consumer = ck.Consumer({"bootstrap.servers": servers, "group.id": group, "enable.auto.commit": False})
+    place = ck.TopicPartition(topic, 0)
+    _, place.offset = consumer.get_watermark_offsets(place, 30)
+    consumer.assign([place])
+    came: list[float] = []
+    failed: list[Any] = []
+
+    def read() -> None:
+        deadline = time.perf_counter() + count / per_second + 60
+        while len(came) < count and time.perf_counter() < deadline:
+            for each in consumer.consume(100, 0.1):
+                failed.append(each.error()) if each.error() else came.append(time.perf_counter())
+
+    producer = ck.Producer({"bootstrap.servers": servers, "linger.ms": 0, "socket.nagle.disable": True})
+    producer.list_topics(topic, 30)
+    thread = threading.Thread(target=read)
+    thread.start()
+    begun: list[float] = []
+    try:
+        start = time.perf_counter()
+        for index in range(count):
+            time.sleep(max(0.0, start + index / per_second - time.perf_counter()))
+            begun.append(time.perf_counter())
+            producer.produce(topic, b"x" * 100, partition=0)
+            producer.poll(0)
+        if producer.flush(60):
+            raise RuntimeError("records were not acknowledged")
+    finally:
+        thread.join()
+        consumer.close()
+    if len(came) < count or failed:
+        raise RuntimeError(f"{len(came)} records of {count} came: {failed[:1]}")
+    # One partition: they come in the order in which they were sent.
+    return sorted(after - before for before, after in zip(begun, came, strict=True))
+
+
 def at(values: Sequence[float], share: float) -> float:
     """A quantile of sorted values."""
     return values[min(len(values) - 1, int(len(values) * share))]
@@ -141,6 +199,34 @@ def longest_gap(servers: str, topic: str, seconds: float, hit: Callable[[], obje
             hit()
     if producer.flush(120) or failed:
         raise RuntimeError(f"{len(failed)} records are lost: {failed[:1]}")
+    return max(after - before for before, after in pairwise(seen))
+
+
+def longest_gap_of_java(command: Sequence[str], seconds: float, hit: Callable[[], object]) -> float:
+    """The same of the Java client: `command` is that of `tests/chaos/KafkaLoad.java`, which writes."""
+    seen: list[float] = []
+    failed: list[str] = []
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            end = is_hit = 0.0
+            for line in process.stdout:
+                now = time.perf_counter()
+                if line.startswith("failed"):
+                    failed.append(line.strip())
+                if not line.startswith("ack"):
+                    continue
+                seen.append(now)
+                end = end or now + seconds
+                if not is_hit and now > end - seconds * 2 / 3:
+                    is_hit = now
+                    hit()
+                if now > end and not process.stdin.closed:
+                    process.stdin.close()
+        finally:
+            process.kill()
+    if failed or len(seen) < 2 or not is_hit or seen[-1] < is_hit:
+        raise RuntimeError(f"{len(seen)} records were acknowledged, {len(failed)} failed: {failed[:1]}")
     return max(after - before for before, after in pairwise(seen))
 
 

@@ -11,11 +11,21 @@ from typing import Any
 from insync.plugins.kafka.client import Client, Options
 from insync.plugins.kafka.core.connection import Connection
 from insync.plugins.kafka.core.directory import Directory
+from insync.plugins.kafka.core.failures import first_error
 from insync.plugins.kafka.core.sessions import Sessions, Slots
-from insync.plugins.kafka.handlers import OFFERED, fetch, produce
+from insync.plugins.kafka.handlers import OFFERED, cluster, fetch, produce
 from insync.plugins.kafka.protocol import decode, encode, message
 from insync.plugins.kafka.protocol.apis import Api
 from insync.replication.core import messages as m
+from insync.replication.core.control.records import (
+    NodeRecord,
+    PartitionRecord,
+    TopicConfig,
+    TopicRecord,
+    Versioned,
+)
+from insync.replication.core.control.view import ClusterView
+from insync.replication.core.types import PartitionId
 from insync.replication.node.authorisation import Operation
 from insync.replication.node.service import Answer
 from insync.storage.batch import build_batch
@@ -29,7 +39,8 @@ Produce, Fetch = message("ProduceRequest"), message("FetchRequest")
 class _Ready:
     """A node for which everything is done when it is asked for."""
 
-    cluster_id, node_id, view = "bench", 1, None
+    cluster_id, node_id = "bench", 1
+    view: ClusterView | None = None
 
     def allowed(self, peer: PeerIdentity) -> frozenset[Operation]:
         return frozenset(Operation)
@@ -71,21 +82,83 @@ def _frames() -> tuple[bytes, bytes]:
     return _frame(Api.PRODUCE, 9, encode(asked, 9)[0]), _frame(Api.FETCH, 12, encode(fetched, 12)[0])
 
 
-def costs(rounds: int) -> tuple[float, float]:
-    """Processor time in µs of a produce request of six batches, and of a fetch of fifty partitions."""
+def metadata_cost(partitions: int, rounds: int) -> float:
+    """Processor time in ms of a metadata answer about all partitions, 1,000 in a topic, if it was asked before."""
+    service = _Ready()
+    service.view = _view(partitions)
+    client, asked = _client(service), message("MetadataRequest")(topics=None)
+
+    def serve() -> int:
+        answering = cluster.metadata(client, asked, 12)
+        try:
+            answering.send(None)
+        except StopIteration as over:
+            assert first_error(over.value) == 0
+            return sum(map(len, encode(over.value, 12)))
+        raise RuntimeError("the answer waits for something")
+
+    size, best = serve(), float("inf")
+    assert size > partitions * 30
+    for _ in range(rounds):
+        start = time.process_time()
+        serve()
+        best = min(best, time.process_time() - start)
+    return best * 1000
+
+
+def _view(partitions: int) -> ClusterView:
+    nodes = {
+        each: NodeRecord(node_id=each, incarnation=1, endpoints=(f"kafka://127.0.0.1:{9000 + each}",))
+        for each in (1, 2, 3)
+    }
+    topics = {
+        f"t{number}": TopicRecord(
+            name=f"t{number}",
+            topic_id=f"{number:032x}",
+            partitions=1000,
+            replication_factor=3,
+            config=TopicConfig(),
+        )
+        for number in range(partitions // 1000)
+    }
+    parts = {
+        PartitionId(topic.name, index): Versioned(
+            PartitionRecord(
+                topic=topic.name,
+                partition=index,
+                topic_id=topic.topic_id,
+                replicas=(1, 2, 3),
+                isr=(1, 2, 3),
+                leader=1 + index % 3,
+                leader_epoch=4,
+            ),
+            1,
+        )
+        for topic in topics.values()
+        for index in range(topic.partitions)
+    }
+    return ClusterView(revision=1, nodes=nodes, topics=topics, partitions=parts)
+
+
+def _client(service: Any) -> Client:
     peer = PeerIdentity(cluster_id="bench", node_id=-1, incarnation=0, lane="kafka", method="none", name="")
     sessions: Sessions[Any, Any] = Sessions(Slots(random.Random(1)))
-    client = Client(
+    return Client(
         peer,
-        _Ready(),
+        service,
         Directory("kafka"),
         Options(),
         sessions,
         host="bench",
         abort=print,
         close=print,
-        login=None,
-    )  # type: ignore[arg-type]
+        login=None,  # type: ignore[arg-type]
+    )
+
+
+def costs(rounds: int) -> tuple[float, float]:
+    """Processor time in µs of a produce request of six batches, and of a fetch of fifty partitions."""
+    client = _client(_Ready())
     machine = Connection(offers=OFFERED.has, flexible=OFFERED.is_flexible)
 
     def serve(frame: bytes) -> None:

@@ -9,6 +9,8 @@ from insync.replication.core.control.records import NodeRecord, TopicRecord
 from insync.replication.core.control.view import ClusterView
 from insync.transport import URL, split_host_port
 
+from .encoded_topics import EncodedTopics
+
 NAME = "name"
 """The option of a listener's URL that says which listeners belong together; by default the scheme does."""
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
@@ -30,6 +32,7 @@ class Directory:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.encoded = EncodedTopics()
         self._brokers: dict[NodeRecord, Broker | None] = {}
         self._nodes: Mapping[int, NodeRecord] | None = None
         self._found: dict[int, Broker] = {}

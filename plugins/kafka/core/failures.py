@@ -6,7 +6,7 @@ from functools import cache
 
 from insync.replication.core.errors import ErrorCode
 
-from ..protocol import Struct
+from ..protocol import Encoded, Struct
 from ..protocol.apis import KafkaError
 from ..protocol.tables import Struct as Described
 
@@ -51,6 +51,10 @@ def _first(told: Struct, plan: Plan) -> int:
         if below is None:
             if value:
                 return int(value)
+            continue
+        if type(value) is Encoded:
+            if value.error:
+                return value.error
             continue
         for each in (value or ()) if is_many else (value,):
             code = _first(each, below) if each is not None else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from . import (
+    acls,
     cluster,
     configs,
     group_admin,
@@ -21,6 +22,7 @@ from .table import Handler, Offer
 from .versions import Offers
 
 _MODULES = (
+    acls,
     cluster,
     configs,
     group_admin,

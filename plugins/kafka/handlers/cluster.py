@@ -17,7 +17,8 @@ from insync.replication.node.service import ServiceError
 
 from ..client import Client
 from ..core.directory import INTERNAL_TOPICS, id_of
-from ..protocol import Struct, message
+from ..core.failures import first_error
+from ..protocol import Encoded, Struct, encode_elements, message
 from ..protocol.apis import Api, KafkaError
 from ..protocol.structs import NO_ID
 from .table import Offer
@@ -41,20 +42,28 @@ async def metadata(client: Client, request: Struct, version: int) -> Struct:
     asked = request.topics
     wants_all = asked is None or (version == 0 and not asked)
     answer = _Metadata(cluster_id=client.service.cluster_id)
-    if wants_all:
-        topics = [_topic(client, name, version) for name in sorted(client.view.topics)]
-    else:
+    missing = ErrorCode.NONE
+    if not wants_all:
         missing = await _find([each.name for each in asked], [each.topic_id for each in asked], client)
         may_create = client.options.auto_create_topics and (version < 4 or request.allow_auto_topic_creation)
         if may_create:
             await _create_missing(client, [each.name for each in asked if each.name is not None])
-        topics = [_asked(client, each, version, missing) for each in asked]
     visible = any(map(client.may, (Operation.PRODUCE, Operation.CONSUME, Operation.ADMIN)))
+    topics: list[Struct] | Encoded
     if not visible:
         topics = [] if wants_all else [_refused(each.name, each.topic_id, version) for each in asked]
-    if version >= 8 and request.include_topic_authorized_operations:
-        for each in topics:
-            each.topic_authorized_operations = _topic_operations(client)
+    else:
+        found: list[str | Struct] = (
+            sorted(client.view.topics)
+            if wants_all
+            else [_asked(client, each, version, missing) for each in asked]
+        )
+        if version >= 8 and request.include_topic_authorized_operations:
+            topics = [_topic(client, each, version) if isinstance(each, str) else each for each in found]
+            for topic in topics:
+                topic.topic_authorized_operations = _topic_operations(client)
+        else:
+            topics = _encoded(client, found, version)
     if 8 <= version <= 10 and request.include_cluster_authorized_operations:
         answer.cluster_authorized_operations = _cluster_operations(client)
     view = client.view
@@ -65,6 +74,27 @@ async def metadata(client: Client, request: Struct, version: int) -> Struct:
     ]
     answer.topics = topics
     return answer
+
+
+def _encoded(client: Client, found: Sequence[str | Struct], version: int) -> Encoded:
+    """Topics by name, as far as they are known in the form of an answer; and what is told of those that are not."""
+    known = client.directory.encoded.of(client.view, version)
+    elements = []
+    for each in found:
+        if not isinstance(each, str):
+            elements.append(_element(each, version))
+            continue
+        element = known.get(each)
+        if element is None:
+            element = known[each] = _element(_topic(client, each, version), version)
+        elements.append(element)
+    error = next((each.error for each in elements if each.error), ErrorCode.NONE)
+    return Encoded(len(elements), b"".join([each.data for each in elements]), error)
+
+
+def _element(topic: Struct, version: int) -> Encoded:
+    error = first_error(_Metadata(topics=[topic]))
+    return Encoded(1, encode_elements(_Metadata, "topics", [topic], version), error)
 
 
 async def _find(names: Sequence[str | None], ids: Sequence[bytes], client: Client) -> ErrorCode:
@@ -106,9 +136,9 @@ def default_factor(client: Client) -> int:
     return client.options.default_replication_factor or max(1, min(3, len(client.view.live)))
 
 
-def _asked(client: Client, asked: Struct, version: int, missing: ErrorCode) -> Struct:
-    """One topic of a request, which names it or gives its id."""
-    name = asked.name
+def _asked(client: Client, asked: Struct, version: int, missing: ErrorCode) -> str | Struct:
+    """A topic that a request names or gives the id of: its name; or what is said of one that is not there."""
+    name: str | None = asked.name
     if name is None or (version >= 10 and asked.topic_id != NO_ID):
         found = client.directory.name_of(client.view, asked.topic_id)
         if found is None:
@@ -122,7 +152,7 @@ def _asked(client: Client, asked: Struct, version: int, missing: ErrorCode) -> S
         )
         error = missing if legal else ErrorCode.INVALID_TOPIC
         return _Metadata.MetadataResponseTopic(error_code=error, name=name)
-    return _topic(client, name, version)
+    return name
 
 
 def _no_name(version: int) -> str | None:

@@ -25,7 +25,8 @@ from .topics import ask, seen
 _Describe = message("DescribeConfigsResponse")
 _Alter = message("AlterConfigsResponse")
 _Incremental = message("IncrementalAlterConfigsResponse")
-_TOPIC, _BROKER = 2, 4
+_Resources = message("ListConfigResourcesResponse")
+_TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP = 2, 4, 8, 16, 32
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 
@@ -259,8 +260,30 @@ async def _apply(client: Client, told: Struct, change: Callable[[], _Change], *,
     told.error_code, told.error_message = changed.error, changed.message or None
 
 
+async def list_resources(client: Client, request: Struct, version: int) -> Struct:
+    """What has settings (KIP-1142): topics and nodes. There are no loggers, client metrics and groups with any."""
+    answer: Struct = _Resources()
+    wanted = set(request.resource_types) if version else {_CLIENT_METRICS}
+    if not client.may(Operation.ADMIN):
+        answer.error_code = KafkaError.CLUSTER_AUTHORIZATION_FAILED
+        return answer
+    if wanted - {_TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP}:
+        answer.error_code = KafkaError.UNSUPPORTED_VERSION
+        return answer
+    await seen(client)
+    found = {_TOPIC: sorted(client.view.topics), _BROKER: map(str, client.directory.brokers(client.view))}
+    answer.config_resources = [
+        _Resources.ConfigResource(resource_name=name, resource_type=kind)
+        for kind, names in found.items()
+        for name in names
+        if not wanted or kind in wanted
+    ]
+    return answer
+
+
 OFFERS = (
     Offer(Api.DESCRIBE_CONFIGS, 1, 4, describe_configs),
     Offer(Api.ALTER_CONFIGS, 0, 2, alter_configs),
     Offer(Api.INCREMENTAL_ALTER_CONFIGS, 0, 1, incremental_alter_configs),
+    Offer(Api.LIST_CONFIG_RESOURCES, 0, 1, list_resources),
 )

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from .codec import MAX_ELEMENTS, decode, encode, message, message_of
+from .codec import MAX_ELEMENTS, decode, encode, encode_elements, message, message_of
 from .errors import MalformedError, UnknownVersionError
-from .structs import Struct
+from .structs import Encoded, Struct
 
 __all__ = [
     "MAX_ELEMENTS",
+    "Encoded",
     "MalformedError",
     "Struct",
     "UnknownVersionError",
     "decode",
     "encode",
+    "encode_elements",
     "message",
     "message_of",
 ]

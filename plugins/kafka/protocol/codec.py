@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -110,3 +111,18 @@ def encode(told: Struct, version: int) -> list[bytes]:
             known.table, known.checked(version), known.classes
         )
     return encoder(told)
+
+
+@cache
+def _elements(name: str, field: str, version: int) -> Callable[[Iterable[Struct]], bytes]:
+    known = _message(name)
+    return encoding.compiled_elements(known.table, field, known.checked(version), known.classes)
+
+
+def encode_elements(kind: type[Struct], field: str, elements: Sequence[Struct], version: int) -> bytes:
+    """Elements of an array that messages of this kind have, for `Encoded`.
+
+    Raises:
+      UnknownVersionError: There is no such version of it.
+    """
+    return _elements(kind.TABLE.name, field, version)(elements)

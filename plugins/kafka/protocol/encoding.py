@@ -5,7 +5,7 @@ A field that the version does not have is left out, whatever its value: a handle
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from . import structs, tables
 from .source import INT16, INT32, Source, varint
@@ -19,15 +19,29 @@ def compiled(table: tables.Table, version: int, classes: Mapping[str, type[struc
     return _Writer(version, version in table.flexible, classes).function(table)
 
 
+def compiled_elements(
+    table: tables.Table, name: str, version: int, classes: Mapping[str, type[structs.Struct]]
+) -> Callable[[Iterable[structs.Struct]], bytes]:
+    """`encode(elements)`: elements of an array of the message, one behind the other, without their count."""
+    return _Writer(version, version in table.flexible, classes).elements(table, name)
+
+
 class _Writer:
     def __init__(self, version: int, flexible: bool, classes: Mapping[str, type[structs.Struct]]) -> None:
         self._version = version
         self._flexible = flexible
         self._source = Source("def encode(m):")
         self._source.constants.update(
-            NO_ID=structs.NO_ID, varint=varint, int16=INT16.pack, int32=INT32.pack, **classes
+            NO_ID=structs.NO_ID,
+            Encoded=structs.Encoded,
+            varint=varint,
+            int16=INT16.pack,
+            int32=INT32.pack,
+            **classes,
         )
         self._out = "out"
+        self._depth = 0
+        """Of arrays within one another."""
         self._run: list[tuple[str, str]] = []
         """(letter, expression) of the fixed fields that are to be written together."""
 
@@ -40,6 +54,20 @@ class _Writer:
         source.add("parts.append(bytes(out))")
         source.add("return parts")
         return source.compile("encode", f"{table.name} v{self._version} encoder")
+
+    def elements(self, table: tables.Table, name: str) -> Callable[[Iterable[structs.Struct]], bytes]:
+        source = self._source
+        (struct,) = [field.struct for field in table.struct.at(self._version) if field.name == name]
+        assert struct is not None
+        self._depth = 1
+        source.add("out = bytearray()")
+        source.add("for each in m:")
+        source.indent()
+        self._struct(struct, "each")
+        self._flush()
+        source.dedent()
+        source.add("return bytes(out)")
+        return source.compile("encode", f"{table.name}.{name} v{self._version} encoder")
 
     def _flush(self) -> None:
         run, self._run = self._run, []
@@ -135,8 +163,19 @@ class _Writer:
         source.add(f"{array} = {value}")
         if nullable:
             self._null(array, wide=True)
+        may_be_encoded = field.struct is not None and not self._depth
+        if may_be_encoded:
+            source.add(f"if type({array}) is Encoded:")
+            source.indent()
+            source.add(f"{size} = {array}.count")
+            self._length(size, wide=True)
+            source.add(f"{self._out} += {array}.data")
+            source.dedent()
+            source.add("else:")
+            source.indent()
         source.add(f"{size} = len({array})")
         self._length(size, wide=True)
+        self._depth += 1
         each = source.name("e")
         source.add(f"for {each} in {array}:")
         source.indent()
@@ -147,6 +186,9 @@ class _Writer:
         self._flush()
         source.add("pass")
         source.dedent()
+        self._depth -= 1
+        if may_be_encoded:
+            source.dedent()
         if nullable:
             source.dedent()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import attrs
+
 from . import tables
 
 _ZEROS = {
@@ -19,11 +21,24 @@ NO_ID = bytes(16)
 """The uuid that stands for none."""
 
 
+@attrs.frozen(slots=True)
+class Encoded:
+    """Elements of an array of a message that are encoded already, one behind the other, in the message's version.
+
+    error: the first that one of them tells, 0 if there is none.
+    """
+
+    count: int
+    data: bytes
+    error: int = 0
+
+
 class Struct:
     """A message or a part of one. It has the fields of all versions; those of other versions have their defaults.
 
     A string is a `str`; bytes and uuids are `bytes`; arrays are lists. `records` decode to (position, size); they
-    are encoded from bytes, or from a size for which a hole is left.
+    are encoded from bytes, or from a size for which a hole is left. An array of parts may be `Encoded` if it is the
+    message's own and not that of a part.
     """
 
     __slots__ = ()
