@@ -6,7 +6,7 @@ with its sync; it is written, and all syncs are answered. Only then the group is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import attrs
@@ -66,6 +66,15 @@ class ClassicMembers(ClassicJoins):
         if state is not None and member is not None and member.joining is None and member.syncing is None:
             self._beat(state, member, clock)
 
+    def sessions(self, state: ClassicState, clock: Clock) -> dict[str, float]:
+        """When each member's session ends if nothing more is heard of it; of one that waits here, it begins now."""
+        found = {}
+        for name, each in state.members.items():
+            # Nothing times who waits here.
+            due = self._timers.due((SESSION, state.group, name))
+            found[name] = clock.now + each.session_timeout_ms / 1000 if due is None else due
+        return found
+
     def dissolve(self, state: ClassicState) -> None:
         """The group is not a classic one any more: nothing of it waits, or is timed, here."""
         for each in state.members.values():
@@ -79,10 +88,15 @@ class ClassicMembers(ClassicJoins):
             self._drop(kind, state.group, "")
         self._owed.pop(state.group, None)
 
-    def moved_down(self, state: ClassicState, clock: Clock) -> Decision:
-        """The group has become a classic one: its members join again."""
+    def moved_down(
+        self, state: ClassicState, clock: Clock, left: Mapping[tuple[str, str], float]
+    ) -> Decision:
+        """The group has become a classic one: its members join again. `left`: when their sessions end."""
         for each in state.members.values():
-            self._beat(state, each, clock)
+            # A move is no word of theirs: who is dead would stay as long as the group moves to and fro.
+            fresh = clock.now + each.session_timeout_ms / 1000
+            due = max(clock.now, left.get((state.group, each.member_id), fresh))
+            self._set(SESSION, state.group, each.member_id, due)
         self._prepare(state, clock, "the last member of the consumer protocol has gone")
         return self._done()
 
@@ -147,7 +161,9 @@ class ClassicMembers(ClassicJoins):
                 if each.syncing is not None:
                     self._parked.pop(each.syncing, None)
                     each.syncing = None
-                self._beat(state, each, clock)
+                    # Not those who do not wait here: a static member that is dead would stay as long as there are
+                    # rebalances.
+                    self._beat(state, each, clock)
 
         entry = r.ClassicGroupKey(state.group), after.value(clock.wall_ms)
         return Decision(request_id=request_id, entries=(entry,), replies=(*early, *replies), then=then)

@@ -61,6 +61,8 @@ class ConsumerMembers:
         self._sequences: dict[Place, int] = {}
         self._dirty: dict[str, None] = {}
         """Groups in which parked heartbeats may have news."""
+        self.left: dict[Place, float] = {}
+        """When the sessions end of members that the log has just taken out: their group may be classic by now."""
 
     # The log and the view
 
@@ -87,6 +89,10 @@ class ConsumerMembers:
                     # Another revocation has a time of its own; who decided it knows the time and sets it.
                     self._drop(REVOCATION, group, member_id)
             case r.MemberKey(group=group, member_id=member_id) if member_id not in state.members:
+                over = (SESSION, group, member_id) in self._fired
+                due = float("-inf") if over else self._timers.due((SESSION, group, member_id))
+                if due is not None:
+                    self.left[group, member_id] = due
                 for kind in (SESSION, JOIN_DUE, SYNC_DUE):
                     self._drop(kind, group, member_id)
                 self._sequences.pop((group, member_id), None)

@@ -16,7 +16,7 @@ from .classic_joins import KINDS as CLASSIC_KINDS
 from .classic_members import ClassicMembers
 from .classic_state import ClassicState
 from .consumer_context import Context
-from .consumer_members import ConsumerMembers
+from .consumer_members import SESSION, ConsumerMembers
 from .decisions import Clock, Decision, Proof, Reply
 from .group_describe import describe, kind_of, listing
 from .group_expiry import delete_group, delete_offsets, end_group, expire, forget_topics, members_of
@@ -248,11 +248,12 @@ class GroupCoordinator:
         decision = self.consumers.beat(request_id, message, state, context, with_members)
 
         def then() -> None:
+            sessions = self.classic_members.sessions(classic, context.clock)
             self.classic_members.dissolve(classic)
             self.classics.pop(classic.group, None)
-            for each in classic.members.values():
-                session = each.session_timeout_ms / 1000
-                self.consumers.heard(classic.group, each.member_id, session, context.clock.now)
+            for member_id, due in sessions.items():
+                # Nobody is heard by this: who is dead would stay as long as the group moves to and fro.
+                self.consumers.time(SESSION, classic.group, member_id, due)
             if decision.then is not None:
                 decision.then()
 
@@ -312,7 +313,8 @@ class GroupCoordinator:
             known = self.groups.get(group)
             if known is not None and known.classic is not None:
                 moved = self.classics[group] = ClassicState.of(group, known.classic)
-                return self.classic_members.moved_down(moved, clock)
+                return self.classic_members.moved_down(moved, clock, self.consumers.left)
+        self.consumers.left.clear()
         decision = self.classic_members.owed(clock) or self.consumers.follow_up(self.groups, context)
         if decision is not None:
             return decision

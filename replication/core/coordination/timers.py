@@ -33,6 +33,11 @@ class Timers(Generic[K]):
     def cancel(self, key: K) -> None:
         self._due.pop(key, None)
 
+    def due(self, key: K) -> float | None:
+        """When a timer goes by; None: it is not set."""
+        found = self._due.get(key)
+        return None if found is None else found[0] + self._slip
+
     def slip(self, seconds: float) -> None:
         """All go by so much later."""
         self._slip += seconds

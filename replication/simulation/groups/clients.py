@@ -73,6 +73,9 @@ class Client(Process):
         """The last heartbeats that told all, to whom, and of which leader epoch."""
         self.is_losing = False
         """Whether its caller is being told what it has lost."""
+        self.lingers_until = 0.0
+        """Until when its caller holds what it is to let go. If it speaks the classic protocol, it joins again and
+        again meanwhile, and never sends a heartbeat that could tell it that its time is over."""
         self._joins = 0
         self.heard_at = 0.0
         """When the last answer without an error came."""
@@ -101,6 +104,8 @@ class Client(Process):
 
     def _learn_topics(self) -> None:
         view = self.cluster.view
+        if self.world.now < self.lingers_until and isinstance(self.membership, ClassicMembership):
+            self.membership._rejoin(self.clock)
         counts = {name: info.partitions for name, info in view.topics.items()}
         self.tell(me.TopicsKnown(names=view.names, counts=counts, looked=frozenset({"a", "b"})))
         if not self.stopping:
@@ -215,7 +220,10 @@ class Client(Process):
             self.is_losing = True
             for each in partitions:
                 self._working.pop(each, None)
-        self.after(self.world.random.uniform(0.0, 0.3), done)
+        seconds = self.world.random.uniform(0.0, 0.3)
+        if kind is me.CallbackKind.REVOKED:
+            seconds = max(seconds, self.lingers_until - self.world.now)
+        self.after(seconds, done)
 
     def _tick_later(self) -> None:
         due = self.membership.deadline

@@ -10,7 +10,7 @@ from ...core.coordination import shard_effects as fx
 from ...core.coordination.classic_state import ClassicPhase
 from ...core.coordination.shard_events import Entry, Marker
 from ..errors import require
-from .facts import LONGEST_SESSION, Batch, Facts
+from .facts import Batch, Facts
 from .naive import Naive
 
 if TYPE_CHECKING:
@@ -194,18 +194,6 @@ class Decisions(Facts):
         for key, value in batch.entries:
             if isinstance(key, r.CurrentKey) and value is not None:
                 self._check_waiting(key)
-            elif isinstance(key, r.ClassicGroupKey) and value is not None:
-                self._check_silent(key, value, batch)
-
-    def _check_silent(self, key: r.ClassicGroupKey, value: r.ClassicGroupValue, batch: Batch) -> None:
-        """GL1: who was told nothing for longer than its session lasts is no member any more."""
-        if self.calm_since is None:
-            return
-        for each in value.members:
-            heard = max(self._told.get((key.group, each.member_id), 0.0), self.calm_since)
-            silent = batch.silence(heard)
-            told = f"{each.member_id} of {key.group} is a member after {silent:.2f} s of silence"
-            require(silent < LONGEST_SESSION, "GL1", told)
 
     def _check_waiting(self, key: r.CurrentKey) -> None:
         """GL1: whoever is told to wait for partitions waits for another member (KAFKA-19449)."""

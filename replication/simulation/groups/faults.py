@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -67,6 +68,16 @@ class Faults(Cluster):
         choice = self.world.random.choice
         topics = choice([("a",), ("a", "b"), ("a", "b")])
         assignors = self.assignors if self.assignors and self.world.chance(self.classic_share) else ()
+        return self.join(group, topics, instance, assignors)
+
+    def join(
+        self,
+        group: str,
+        topics: tuple[str, ...],
+        instance: str | None = None,
+        assignors: Sequence[Assignor] = (),
+    ) -> Client:
+        """A process begins; without assignors it speaks the consumer protocol."""
         client = self.kind(self, next(self._numbers), group, topics, instance, assignors)
         self.oracle.clients.append(client)
         return client

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...core.coordination import records as r
 from ..errors import require
 from .answers import Answers
 from .decisions import Decisions
-from .facts import MAX_SIZE
+from .facts import LONGEST_ANSWER, LONGEST_SESSION, MAX_POLL, MAX_SIZE
 from .naive import Naive, flat
 
 if TYPE_CHECKING:
@@ -36,11 +36,47 @@ class Oracle(Decisions, Answers):
         for classic in machine.classics.values():  # type: ignore[attr-defined]
             ids = len(classic.pending) + len(classic.members)
             require(ids <= MAX_SIZE, "GL3", f"{classic.group} has {ids} ids")
-        full = Naive().read(self.log)
-        committed = Naive().read(broker.items[: len(self.log)])
-        same = {k: v for k, (v, _) in full.now.items()} == {k: v for k, (v, _) in committed.now.items()}
         if broker.high_watermark >= len(self.log):
+            committed = (
+                naive if len(broker.items) == len(self.log) else Naive().read(broker.items[: len(self.log)])
+            )
+            same = {k: v for k, (v, _) in self.naive.now.items()} == {
+                k: v for k, (v, _) in committed.now.items()
+            }
             require(same, "G7", "a compaction has changed the meaning of the log")
+
+    def check_silent(self, broker: Broker) -> None:
+        """GL1: who has been told nothing for longer than its session lasts, and waits for nothing, is no member."""
+        if self.calm_since is None or not broker.shard.active:
+            return
+        machine: Any = broker.shard.machine
+        members = [(state.group, each) for state in machine.groups.values() for each in state.members]
+        for classic in machine.classics.values():
+            for each in classic.members.values():
+                if each.joining is None and each.syncing is None:
+                    members.append((classic.group, each.member_id))
+        for group, member_id in members:
+            heard = max(self._told.get((group, member_id), 0.0), self.calm_since)
+            # A tick that is late lengthens all sessions; one that began by then may have been told of later.
+            late = sum(seconds for at, seconds in broker.lateness if at > heard - LONGEST_ANSWER)
+            silent = self.world.now - heard - late
+            told = f"{member_id} of {group} is a member after {silent:.2f} s of silence"
+            require(silent < LONGEST_SESSION, "GL1", told)
+
+    def check_lingering(self, broker: Broker) -> None:
+        """GL1: what a member is to let go is another's when its time for that and its session are over."""
+        if self.calm_since is None or not broker.shard.active:
+            return
+        machine: Any = broker.shard.machine
+        for state in machine.groups.values():
+            for member_id, current in state.currents.items():
+                pending, since = self._pending_since.get((state.group, member_id), ((), self.world.now))
+                asked = max(since, self.calm_since)
+                late = sum(seconds for at, seconds in broker.lateness if at > asked - LONGEST_ANSWER)
+                took = self.world.now - asked - late
+                right = not current.pending or pending != current.pending or took < MAX_POLL + LONGEST_SESSION
+                told = f"{member_id} of {state.group} was to let {pending} go {took:.2f} s ago"
+                require(right, "GL1", told)
 
     # Clients
 

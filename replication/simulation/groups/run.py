@@ -10,7 +10,7 @@ import attrs
 from ...core.coordination import records as r
 from ..errors import Violated, require
 from .clients import Client
-from .faults import Faults
+from .rare import RareFaults
 
 STORM = 60.0
 CALM = 40.0
@@ -31,7 +31,7 @@ class Result:
     commits: int
 
 
-class Simulation(Faults):
+class Simulation(RareFaults):
     """A run."""
 
     # The run
@@ -44,7 +44,7 @@ class Simulation(Faults):
         world.later(3.0, self.fault)
         self._until(STORM)
         self._heal()
-        self._until(world.now + CALM)
+        self._until(world.now + CALM + self.rest)
         self._check_stable()
         before = self._group_epochs()
         self._until(world.now + QUIET)
@@ -65,6 +65,8 @@ class Simulation(Faults):
             self.world.run_until(min(end, self.world.now + 2.0))
             for broker in self.brokers:
                 self.oracle.check_replay(broker)
+            self.oracle.check_silent(self.coordinator())
+            self.oracle.check_lingering(self.coordinator())
 
     def _heal(self) -> None:
         world = self.world
@@ -114,7 +116,7 @@ class Simulation(Faults):
             require(
                 sorted(served) == sorted(wanted), "GL1", f"{group}: {sorted(served)} is not {sorted(wanted)}"
             )
-            for partition in wanted:
+            for partition in sorted(wanted):
                 if self.oracle.is_ambiguous(partition):
                     continue
                 place = group, partition.topic_id, partition.partition

@@ -130,6 +130,56 @@ def _(patch: Patch) -> None:
     patch.setattr(ClassicMembers, "_complete", complete)
 
 
+@mutant("GZ61", "a static member that is away counts as heard when the others have their assignment", "GL1")
+def _(patch: Patch) -> None:
+    right = ClassicMembers._sync
+
+    def sync(self: ClassicMembers, request_id: int, ask: Any, clock: Any) -> Any:
+        decision = right(self, request_id, ask, clock)
+        if not decision.entries:
+            return decision
+
+        def then() -> None:
+            decision.then()
+            for each in self._groups[ask.group].members.values():
+                self._beat(self._groups[ask.group], each, clock)
+
+        return attrs.evolve(decision, then=then)
+
+    patch.setattr(ClassicMembers, "_sync", sync)
+
+
+@mutant("GZ62", "a group that moves between the protocols begins all sessions again", "GL1")
+def _(patch: Patch) -> None:
+    patch.setattr(
+        ClassicMembers,
+        "sessions",
+        lambda self, state, clock: {
+            name: clock.now + each.session_timeout_ms / 1000 for name, each in state.members.items()
+        },
+    )
+    right = ClassicMembers.moved_down
+    patch.setattr(
+        ClassicMembers, "moved_down", lambda self, state, clock, left: right(self, state, clock, {})
+    )
+
+
+@mutant(
+    "GZ60", "a classic member of a mixed group keeps what it is to let go by joining again and again", "GL1"
+)
+def _(patch: Patch) -> None:
+    right = MixedMembers._join
+
+    def join(self: MixedMembers, request_id: int, ask: Any, state: Any, *rest: Any) -> Any:
+        self._consumers.is_fenced = lambda *place: False  # type: ignore[method-assign]
+        try:
+            return right(self, request_id, ask, state, *rest)
+        finally:
+            del self._consumers.is_fenced
+
+    patch.setattr(MixedMembers, "_join", join)
+
+
 @mutant("GZ36", "a partition that moves is given at once", "G4")
 def _(patch: Patch) -> None:
     patch.setattr(

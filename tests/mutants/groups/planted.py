@@ -12,6 +12,5 @@ ELSEWHERE = {
     "GZ37": "who claims what others were given since is given nothing by it alone; test_assignors.py",
     "GZ45": "fetching is no part of this machine: a consumer fetches beside it; client/test_groups_rules.py",
     "GZ57": "a classic member takes a topic that was made again for its namesake; test_classic_membership.py",
-    "GZ60": "a classic member keeps for ever what it is to let go: it joins again and again; test_group_moves.py",
 }
 """What this simulator cannot show, and what does."""

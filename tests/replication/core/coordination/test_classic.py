@@ -368,6 +368,19 @@ def test_a_static_member_that_is_dead_goes_however_often_the_others_join() -> No
     assert other.joined(asked).error == 0
 
 
+def test_a_static_member_that_is_dead_goes_however_often_the_others_share_out() -> None:
+    host, [static] = stable(1, instance_id="i")
+    other = Old(host, rebalance_timeout_ms=6_000)
+    state(host).members[static.member_id].rebalance_timeout_ms = 6_000
+    asked = other.join()
+    host.pass_time(6.1)
+    other.joined(asked)
+    assert host.said[other.sync(other)].error == 0 and static.member_id in state(host).members
+    # What its leader shares out is no word of its own: its session began before the rebalance.
+    host.pass_time(4.0)
+    assert list(state(host).members) == [other.member_id]
+
+
 def test_a_commit_starts_no_session_of_a_member_whose_join_is_parked() -> None:
     host, [one, other] = stable()
     asked = one.join()

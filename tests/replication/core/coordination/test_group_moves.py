@@ -9,6 +9,7 @@ import pytest
 
 from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.coordination import records as r
+from insync.replication.core.coordination import shard_events as ev
 from insync.replication.core.coordination.assign_range import RangeAssignor
 from insync.replication.core.coordination.assignment import Partition, Subscription
 from insync.replication.core.coordination.embedded import (
@@ -438,6 +439,62 @@ def test_who_is_silent_since_the_group_has_moved_up_is_put_out() -> None:
         new.beat()
     assert silent.member_id not in host.machine.groups["g"].members
     settle(host, new)
+
+
+def test_a_move_up_is_no_word_of_who_is_silent() -> None:
+    host = GroupHost(SETTINGS, t=PARTITIONS)
+    alive, silent = Classic(host), Classic(host)
+    form(host, alive, silent)
+    host.pass_time(0.6 * SESSION)
+    alive.beat()
+    new = Member(host, "new")
+    assert new.beat() == ErrorCode.NONE
+    assert silent.member_id in host.machine.groups["g"].members
+    host.pass_time(0.5 * SESSION)
+    assert sorted(host.machine.groups["g"].members) == sorted([alive.member_id, "new"])
+
+
+def test_who_waits_when_its_group_moves_up_has_a_session_from_then_on() -> None:
+    host = GroupHost(SETTINGS, t=PARTITIONS)
+    one, two = Classic(host, cooperative=True), Classic(host, cooperative=True)
+    form(host, one)
+    waiting = two.join()
+    new = Member(host, "new")
+    new.beat()
+    assert not host.waits(waiting)
+    host.pass_time(0.9 * SESSION)
+    assert two.member_id in host.machine.groups["g"].members
+    host.pass_time(0.2 * SESSION)
+    assert two.member_id not in host.machine.groups["g"].members
+
+
+def test_a_move_down_is_no_word_of_who_is_silent() -> None:
+    host, (alive, silent), new = moved()
+    settle(host, alive, silent, new)
+    host.pass_time(0.6 * SESSION)
+    alive.beat()
+    new.beat(member_epoch=-1)
+    assert sorted(host.machine.classics["g"].members) == sorted([alive.member_id, silent.member_id])
+    host.pass_time(0.5 * SESSION)
+    assert sorted(host.machine.classics["g"].members) == [alive.member_id]
+
+
+def test_whose_sessions_end_together_are_all_out_though_the_first_takes_the_group_down() -> None:
+    settings = attrs.evolve(SETTINGS, consumer_session_timeout_ms=int(SESSION * 1000))
+    host = GroupHost(settings, t=PARTITIONS)
+    silent, alive = Classic(host), Classic(host)
+    form(host, silent, alive)
+    new = Member(host, "new")
+    new.beat()
+    settle(host, new, silent, alive)
+    host.pass_time(0.9 * SESSION)
+    alive.beat()
+    # Its node looks too late to see one end before the other.
+    host.now += 0.1 * SESSION
+    host.tell(ev.Tick())
+    host.pass_time(0.01)
+    assert "g" in host.machine.classics
+    assert list(host.machine.classics["g"].members) == [alive.member_id]
 
 
 def test_a_member_is_told_to_join_again_while_it_has_to_let_go_and_when_there_is_something_for_it() -> None:

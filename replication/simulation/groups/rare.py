@@ -1,0 +1,85 @@
+"""What goes wrong in a few seeds. Its chances come from a stream of their own: other seeds go as without it."""
+
+from __future__ import annotations
+
+import random
+
+import attrs
+
+from ...core.coordination.classic_state import ClassicPhase
+from ...core.coordination.topics_view import TopicsView
+from .clients import Client
+from .faults import Faults
+
+GROUP = "g"
+"""Its members commit: who begins late begins where others were."""
+SHARE = 0.06
+"""Of all seeds, for each of these misfortunes."""
+LINGERS_UNTIL = 88.0
+"""Seconds: long after everybody else has come to rest."""
+REST = 20.0
+"""Seconds: who lingered is lost and joins again, and what it takes over then was read by nobody meanwhile."""
+
+
+class RareFaults(Faults):
+    """Members that change their protocol, and members that hold for very long what they are to let go."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.rest = 0.0
+        """Seconds that members need in the calm beyond those of other runs."""
+        chance = random.Random(f"rare {seed}")
+        kind = chance.random()
+        if kind < SHARE:
+            self.world.later(chance.uniform(8.0, 40.0), self._upgrade)
+        elif kind < 2 * SHARE:
+            self.world.later(chance.uniform(44.0, 54.0), self._linger)
+
+    def _members(self) -> list[Client]:
+        return [each for each in self.alive if each.group == GROUP]
+
+    # A static member of the classic protocol comes back with the other one
+
+    def _upgrade(self) -> None:
+        """Just when a topic of its group has got a partition that nobody has been assigned (GZ53)."""
+        if self.world.calm:
+            return
+        old = self._upgradable()
+        if old is None:
+            self.world.later(1.5, self._upgrade)
+            return
+        topics = dict(self.view.topics)
+        name = next(each for each in old.topics if each in topics)
+        topics[name] = attrs.evolve(topics[name], partitions=topics[name].partitions + 1)
+        self.see(TopicsView(topics))
+        old.up = False
+        old.serving.clear()
+        self.join(GROUP, old.topics, old.membership.settings.instance_id)
+
+    def _upgradable(self) -> Client | None:
+        """The static member of a classic group at rest; if there is none, one is started."""
+        members, machine = self._members(), self.coordinator().shard.machine
+        if not members or not all(each.classic for each in members):
+            return None
+        static = [each for each in members if each.membership.settings.instance_id is not None]
+        if not static:
+            self.join(GROUP, members[0].topics, f"i-{GROUP}", self.assignors)
+        known = machine.classics.get(GROUP) if machine is not None else None  # type: ignore[attr-defined]
+        if known is None or known.phase is not ClassicPhase.STABLE:
+            return None
+        for each in static:
+            if each.membership.member_id in known.members and self.view.topics.keys() & set(each.topics):
+                return each
+        return None
+
+    # Members whose callers do not let go
+
+    def _linger(self) -> None:
+        """More members come, and whoever has to let go for them takes longer than it may (GZ60)."""
+        if self.world.calm:
+            return
+        self.rest = REST
+        for each in self._members():
+            each.lingers_until = LINGERS_UNTIL
+        for _ in range(2):
+            self.join(GROUP, ("a", "b"))
