@@ -17,7 +17,7 @@ from ...storage.batch import (
     record_overhead_bytes,
 )
 from . import _arguments as given
-from ._batch import Batch
+from ._batch import Batch, ProducerIdentity
 from ._cluster import Topic
 from ._partitioning import PartitionQueue, TopicQueues
 from ._settings import ProducerSettings
@@ -36,6 +36,8 @@ class Accumulator:
         self.pending: deque[Batch] = deque()
         self.used = 0
         self.waiting = 0
+        self.transaction: ProducerIdentity | None = None
+        """Of the transaction that is open, or was last."""
         self._settings = settings
         self._wake = wake
         self._topics: dict[str, TopicQueues] = {}
@@ -199,10 +201,17 @@ class Accumulator:
         """Whether an open batch that is large enough takes `size` bytes more, and then some.
 
         It does while it could not be sent at once: what waits behind a full window goes in few large batches. It
-        grows in steps of `batch_size`, because the window may have room by the next one.
+        grows in steps of `batch_size`, because the window may have room by the next one. At the start of a
+        transaction a batch is sent at once, and waits at the leader until the coordinator knows the partition.
         """
-        if not (queue.is_held_up or queue.must_wait(batch)) or batch.size + size > queues.largest_batch:
+        begins = self.transaction is not None and queue.identity != self.transaction
+        if not (begins or queue.is_held_up or queue.must_wait(batch)):
             return False
+        if batch.size + size > queues.largest_batch:
+            return False
+        if self.transaction is not None:
+            # It may go as it is: growing must not make it linger.
+            self._wake(0)
         queue.enough = min(queues.largest_batch, batch.size + max(size, self._batch_size))
         return True
 

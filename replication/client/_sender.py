@@ -98,6 +98,7 @@ class Sender:
         """What is sent from now on belongs to a transaction with this producer epoch. Nothing else is under way."""
         assert not self.accumulator.pending, "the last transaction has ended"
         self._transaction, self._given_up, self.has_sent = identity, None, False
+        self.accumulator.transaction = identity
 
     def give_up_transaction(self, error: ClientError) -> None:
         """Nothing more of it is sent; what is in flight comes to rest."""
@@ -214,7 +215,7 @@ class Sender:
         if queue.identity != self._transaction:
             if self._transaction is None or queue.in_flight or queue.failed:
                 return False
-            queue.begin_epoch(self._transaction)
+            queue.begin_epoch(self._transaction, begins_at_zero=True)
         self.has_sent = True
         return not queue.needs_epoch
 

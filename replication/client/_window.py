@@ -52,6 +52,7 @@ class SendWindow(Generic[B]):
     """
 
     __slots__ = (
+        "begins_at_zero",
         "established",
         "failed",
         "failed_target",
@@ -80,6 +81,8 @@ class SendWindow(Generic[B]):
         self.next_sequence = 0
         self.established = False
         """Whether a leader has acknowledged anything under `identity`."""
+        self.begins_at_zero = False
+        """Whether every leader refuses a batch of `identity` that comes before the one with sequence 0."""
         self.gaps: set[int] = set()
         """Numbers of batches that failed for good after they were given a sequence, which the log may miss."""
         self.gap_confirmed = False
@@ -111,7 +114,7 @@ class SendWindow(Generic[B]):
             return False
         if not self.in_flight:
             return True
-        if self.sequenced and not self.established:
+        if self.sequenced and not self.established and not self.begins_at_zero:
             # A leader that does not know the producer accepts any sequence: a second batch could be taken before
             # the first, which then never could.
             return False
@@ -134,12 +137,16 @@ class SendWindow(Generic[B]):
             return False
         return self.gap_confirmed or self.waiting[0].sequence < 0
 
-    def begin_epoch(self, identity: object) -> list[B]:
-        """Go on at sequence 0 under `identity`; gives the batches that need other bytes, in order (`stamped`)."""
+    def begin_epoch(self, identity: object, *, begins_at_zero: bool = False) -> list[B]:
+        """Go on at sequence 0 under `identity`; gives the batches that need other bytes, in order (`stamped`).
+
+        begins_at_zero: leaders take nothing under `identity` before sequence 0, as in a transaction that has an
+        epoch of its own (KIP-890). The whole window may then be in flight before the first acknowledgement.
+        """
         assert not self.in_flight and not self.failed, (
             "an epoch begins when nothing of the last one is in flight"
         )
-        self.identity, self.next_sequence = identity, 0
+        self.identity, self.next_sequence, self.begins_at_zero = identity, 0, begins_at_zero
         self.gap_confirmed = self.established = False
         self.gaps.clear()
         return [batch for batch in self.waiting if batch.sequence >= 0]

@@ -33,7 +33,8 @@ from insync.replication.core.errors import ErrorCode
 from insync.storage.batch import scan
 
 from .fake_cluster import FakeCluster, FakeNode, fake_cluster
-from .faults import fail_with
+from .faults import answer_when, fail_with
+from .patience import asked
 
 Clock = trio.testing.MockClock
 SILENCE = None
@@ -124,6 +125,24 @@ async def test_each_transaction_has_the_ids_that_the_end_of_the_last_has_told(au
         assert set(script.found) == {gm.TRANSACTION}
         assert ends(script) == [(0, True), (1, True)]
         assert epochs(cluster) == [(7, 0, 0, True), (7, 1, 0, True)]
+
+
+async def test_what_a_transaction_begins_with_goes_together_and_waits_for_no_acknowledgement() -> None:
+    """The leader holds it until the coordinator knows the partition, in the second transaction as in the first."""
+    async with at_work(batch_size=300) as (cluster, _, producer):
+        node = cluster.nodes[0]
+        for number in (0, 1):
+            before, first, second = node.seen[m.Kind.PRODUCE], trio.Event(), trio.Event()
+            node.script(m.Kind.PRODUCE, answer_when(first), answer_when(second))
+            async with producer.transaction():
+                many = await producer.send_many("t", [b"x"] * 1000)
+                assert await asked(node, m.Kind.PRODUCE, before + 1) == before + 1
+                await producer.send("t", b"y")
+                assert await asked(node, m.Kind.PRODUCE, before + 2) == before + 2
+                first.set()
+                await many.wait()
+                second.set()
+            assert [sequence for _, epoch, sequence, _ in epochs(cluster) if epoch == number] == [0, 1000]
 
 
 async def test_a_block_in_which_nothing_is_sent_asks_nothing(autojump_clock: Clock) -> None:

@@ -33,6 +33,8 @@ class Leader:
     epoch: int = -1
     next_sequence: int = -1
     known: deque[int] = attrs.Factory(lambda: deque(maxlen=WINDOW))
+    begins_at_zero: bool = False
+    """As in a transaction that has its own epoch."""
 
     def append(self, batch: Sent, epoch: int, sequence: int) -> str:
         if epoch < self.epoch:
@@ -41,7 +43,7 @@ class Leader:
             return "ok"
         if epoch > self.epoch:
             # A leader that does not know the producer takes any sequence; of a known one an epoch begins at 0.
-            if self.epoch >= 0 and sequence != 0:
+            if (self.epoch >= 0 or self.begins_at_zero) and sequence != 0:
                 return "out of order"
         elif sequence != self.next_sequence:
             return "out of order"
@@ -79,7 +81,7 @@ class World:
         if window.needs_epoch:
             assert not self.on_the_way and not self.answers, "something of the last epoch is still in flight"
             self.epoch += 1
-            for batch in window.begin_epoch(self.epoch):
+            for batch in window.begin_epoch(self.epoch, begins_at_zero=self.leader.begins_at_zero):
                 batch.epoch = self.epoch
                 window.stamped(batch)
         first = window.waiting[0]
@@ -89,7 +91,7 @@ class World:
         batch = window.launch("leader")
         assert batch is first
         spread = batch.number - window.in_flight[0].number
-        assert spread < (WINDOW if window.established else 1)
+        assert spread < (WINDOW if window.established or self.leader.begins_at_zero else 1)
         self.on_the_way.append((batch, batch.epoch, batch.sequence))
 
     def arrive(self, _: int) -> None:
@@ -182,8 +184,11 @@ steps = st.lists(
 )
 
 
-def play(done: Iterable[tuple[str, int]]) -> None:
+def play(done: Iterable[tuple[str, int]], *, begins_at_zero: bool = False) -> None:
     world = World()
+    if begins_at_zero:
+        world.leader.begins_at_zero = True
+        world.window.begin_epoch(world.epoch, begins_at_zero=True)
     for step, choice in done:
         getattr(world, step)(choice)
     world.settle()
@@ -204,13 +209,22 @@ def test_each_batch_once_and_in_order_whatever_the_network_does(done):
     play(done)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_the_same_for_long(seed):
+@settings(max_examples=200, deadline=None)
+@given(steps)
+def test_the_same_in_a_transaction(done):
+    play(done, begins_at_zero=True)
+
+
+@pytest.mark.parametrize(
+    ("seed", "begins_at_zero"), [*((seed, False) for seed in range(4)), (4, True), (5, True)]
+)
+def test_the_same_for_long(seed, begins_at_zero):
     random = Random(seed)
     for _ in range(300):
         often = ["push", "send", "send", "arrive", "answer"] * random.randrange(1, 8)
         choices = often + random.sample(STEPS, random.randrange(1, len(STEPS)))
-        play([(random.choice(choices), random.randrange(12)) for _ in range(200)])
+        done = [(random.choice(choices), random.randrange(12)) for _ in range(200)]
+        play(done, begins_at_zero=begins_at_zero)
 
 
 def launched(count: int, **options: int) -> SendWindow[Sent]:
@@ -228,6 +242,17 @@ def test_a_leader_that_does_not_know_the_producer_gets_one_batch():
     assert len(window.in_flight) == 1
     window.acknowledged(window.in_flight[0])
     assert window.may_send("a")
+
+
+def test_where_epochs_begin_at_zero_the_window_is_open_at_once():
+    window: SendWindow[Sent] = SendWindow()
+    window.begin_epoch("transaction", begins_at_zero=True)
+    for _ in range(WINDOW + 1):
+        window.push(Sent())
+    while window.may_send("a"):
+        window.stamped(window.waiting[0])
+        window.launch("a")
+    assert len(window.in_flight) == WINDOW
 
 
 def test_the_window_counts_from_the_oldest_past_acknowledged_ones():
