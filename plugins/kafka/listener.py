@@ -20,7 +20,7 @@ from .core.connection import Connection, Request
 from .core.errors import ProtocolViolationError
 from .core.failures import NONE, first_error, name_of
 from .core.sasl import LoginError
-from .handlers import OFFERED, OFFERS, fetch, login, produce, versions
+from .handlers import OFFERED, OFFERS, Exchange, Handler, fetch, login, produce, versions
 from .login import SECONDS as LOGIN_SECONDS
 from .metrics import Counts
 from .protocol import MalformedError, Struct, decode, encode, message_of
@@ -331,8 +331,11 @@ class Link:
             fetched = partial(self._fetched, request)
             fetch.start(self.client, asked, request.version, fetched)
             self._release(request)
+        elif isinstance(handler := OFFERS[request.api].handler, Exchange):
+            self._release(request)
+            self._exchange(request, asked, handler)
         else:
-            self._nursery.start_soon(self._serve, request, asked)
+            self._nursery.start_soon(self._serve, request, asked, handler)
 
     def _has_room(self) -> bool:
         """Whether another request may start: each client may have a little of an exceeded budget."""
@@ -358,11 +361,26 @@ class Link:
         if room:
             self._service.budget.give(room)
 
-    async def _serve(self, request: Request, asked: Struct) -> None:
+    def _exchange(self, request: Request, asked: Struct, exchange: Exchange) -> None:
+        """An API of transactions: what follows from its answer on the node does not hold the answer up."""
+
+        def done(answer: Struct) -> None:
+            self._answer(request, answer, request.version)
+
+        try:
+            exchange.start(self.client, asked, request.version, done)
+        except Exception as error:
+            log.exception("%s: %s failed", self._peer, Api(request.api).name)
+            answer = _failed(request.api, ServiceError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
+            if answer is None:
+                self.close("the request failed")
+            self._answer(request, answer, request.version)
+
+    async def _serve(self, request: Request, asked: Struct, handler: Handler) -> None:
         """Every API but those of the hot path: one task while it is served."""
         answer: Struct | None
         try:
-            answer = await OFFERS[request.api].handler(self.client, asked, request.version)
+            answer = await handler(self.client, asked, request.version)
         except ServiceError as error:
             answer = _failed(request.api, error)
             if answer is None:

@@ -18,7 +18,7 @@ from . import (
     transactions,
     users,
 )
-from .table import Handler, Offer
+from .table import Exchange, Handler, Offer
 from .versions import Offers
 
 _MODULES = (
@@ -41,4 +41,4 @@ OFFERS: dict[int, Offer] = {offer.api: offer for module in _MODULES for offer in
 """What is served beside ApiVersions, Produce and Fetch, which have modules of their own."""
 OFFERED = Offers(OFFERS)
 
-__all__ = ["OFFERED", "OFFERS", "Handler", "Offer"]
+__all__ = ["OFFERED", "OFFERS", "Exchange", "Handler", "Offer"]

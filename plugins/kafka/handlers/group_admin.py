@@ -11,8 +11,8 @@ from insync.replication.node.authorisation import Operation
 from ..client import Client
 from ..protocol import Struct, message
 from ..protocol.apis import Api
-from .groups import Refused, ask
-from .table import Offer
+from .groups import ask
+from .table import Offer, Refused
 
 _List = message("ListGroupsResponse")
 _Describe = message("DescribeGroupsResponse")

@@ -12,7 +12,7 @@ from insync.replication.node.service import NotAllowedError, ServiceError
 from ..client import Client
 from ..protocol import Struct, message
 from ..protocol.apis import Api, KafkaError
-from .table import Offer
+from .table import Offer, Refused
 
 _Find = message("FindCoordinatorResponse")
 _Join = message("JoinGroupResponse")
@@ -22,14 +22,6 @@ _Leave = message("LeaveGroupResponse")
 _ConsumerBeat = message("ConsumerGroupHeartbeatResponse")
 _MEMBER_ID_SINCE, _MEMBERS_SINCE, _OWN_ID_SINCE = 4, 3, 1
 _KEYS_SINCE = 4
-
-
-class Refused:
-    """An answer of the coordinator that is an error and nothing else."""
-
-    def __init__(self, error: int, text: str) -> None:
-        self.error = error
-        self.message = text
 
 
 async def ask(client: Client, request: object) -> Any:

@@ -3,15 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import attrs
 
+from insync.replication.node.service import Answer, NotAllowedError, ServiceError
+
 from ..client import Client
 from ..protocol import Struct
-from ..protocol.apis import Api
+from ..protocol.apis import Api, KafkaError
 
 Handler = Callable[[Client, Struct, int], Awaitable[Struct]]
 """Takes a request in a version, gives the answer: a field that the version lacks is left out by the encoder."""
+
+
+@attrs.frozen
+class Refused:
+    """A node's answer that is an error and nothing else."""
+
+    error: int
+    message: str
+
+
+@attrs.frozen
+class Exchange:
+    """An API of which each request is one request to the node. It is answered where the node answers.
+
+    `asks` makes the node's request, or a `Refused` without it. `tells` makes the answer of what the node has said,
+    or of a `Refused`. `refused` is the error for a client that may not ask.
+    """
+
+    asks: Callable[[Client, Struct, int], Any]
+    tells: Callable[[Any, Struct, int], Struct]
+    refused: KafkaError
+
+    def start(self, client: Client, request: Struct, version: int, done: Callable[[Struct], None]) -> None:
+        """Serve a request in a version; `done` is called once, unless the connection ends before."""
+        asked = self.asks(client, request, version)
+        if isinstance(asked, Refused):
+            done(self.tells(asked, request, version))
+            return
+
+        def came(answer: Answer | ServiceError) -> None:
+            done(self.tells(answer_of(answer, self.refused), request, version))
+
+        client.service.call(client, asked, came)
+
+
+def answer_of(answer: Answer | ServiceError, refused: KafkaError) -> Any:
+    """The message of an answer, or why there is none: both have an `error` and a `message`."""
+    if isinstance(answer, ServiceError):
+        code = refused if isinstance(answer, NotAllowedError) else answer.code
+        return Refused(code, str(answer))
+    return answer.message
 
 
 @attrs.frozen
@@ -21,4 +65,4 @@ class Offer:
     api: Api
     least: int
     most: int
-    handler: Handler
+    handler: Handler | Exchange

@@ -9,8 +9,7 @@ from insync.replication.node.service import NotAllowedError, ServiceError
 from ..client import Client
 from ..protocol import Struct, message
 from ..protocol.apis import Api, KafkaError
-from .groups import Refused
-from .table import Offer
+from .table import Offer, Refused
 from .transactions import ask
 
 _Producers = message("DescribeProducersResponse")

@@ -14,13 +14,12 @@ from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.coordination import transaction_messages as tm
 from insync.replication.core.coordination.routing import partition_for_group
 from insync.replication.core.errors import ErrorCode
-from insync.replication.node.service import NotAllowedError, ServiceError
+from insync.replication.node.service import ServiceError
 
 from ..client import Client
 from ..protocol import Struct, message
 from ..protocol.apis import Api, KafkaError
-from .groups import Refused
-from .table import Offer
+from .table import Exchange, Offer, Refused, answer_of
 
 _Init = message("InitProducerIdResponse")
 _AddPartitions = message("AddPartitionsToTxnResponse")
@@ -42,14 +41,15 @@ _FENCED_SINCE = {
 """The first version of each API that knows PRODUCER_FENCED (KIP-588)."""
 
 
+_NOT_ALLOWED = KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
 async def ask(client: Client, request: object) -> Any:
     """The coordinator's answer, or why there is none; both have an `error`."""
     try:
         return (await client.service.ask(client, request)).message
-    except NotAllowedError as error:
-        return Refused(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, str(error))
     except ServiceError as error:
-        return Refused(error.code, str(error))
+        return answer_of(error, _NOT_ALLOWED)
 
 
 def version_of(api: Api, version: int) -> int:
@@ -74,44 +74,50 @@ def _error(api: Api, version: int, error: int) -> int:
     return error
 
 
-async def init_producer_id(client: Client, request: Struct, version: int) -> Struct:
-    """An id for an idempotent producer, always a new one; with a transactional id its own, and the next epoch."""
+# An id for an idempotent producer, always a new one; with a transactional id its own, and the next epoch
+
+
+def _ask_for_id(client: Client, request: Struct, version: int) -> object:
     if request.transactional_id is None:
-        found = await ask(client, m.InitProducerIdRequest())
-        if isinstance(found, Refused) and found.error == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-            found.error = KafkaError.CLUSTER_AUTHORIZATION_FAILED
-    else:
-        asked = tm.InitTransactionsRequest(
-            transactional_id=request.transactional_id,
-            timeout_ms=request.transaction_timeout_ms,
-            producer_id=request.producer_id,
-            producer_epoch=request.producer_epoch,
+        return m.InitProducerIdRequest()
+    return tm.InitTransactionsRequest(
+        transactional_id=request.transactional_id,
+        timeout_ms=request.transaction_timeout_ms,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+    )
+
+
+def _tell_id(found: Any, request: Struct, version: int) -> Struct:
+    error = found.error
+    if request.transactional_id is None and error == _NOT_ALLOWED:
+        error = KafkaError.CLUSTER_AUTHORIZATION_FAILED
+    if error:
+        return _Init(
+            error_code=_error(Api.INIT_PRODUCER_ID, version, error), producer_id=-1, producer_epoch=-1
         )
-        found = await ask(client, asked)
-    if found.error:
-        error = _error(Api.INIT_PRODUCER_ID, version, found.error)
-        return _Init(error_code=error, producer_id=-1, producer_epoch=-1)
     return _Init(producer_id=found.producer_id, producer_epoch=found.producer_epoch)
 
 
-async def add_partitions_to_txn(client: Client, request: Struct, version: int) -> Struct:
-    """Partitions that the transaction is about to write to: all of them, or none."""
-    topics = request.v3_and_below_topics
-    found = await ask(
-        client,
-        tm.AddPartitionsRequest(
-            transactional_id=request.v3_and_below_transactional_id,
-            producer_id=request.v3_and_below_producer_id,
-            producer_epoch=request.v3_and_below_producer_epoch,
-            partitions=[
-                m.PartitionName(topic=topic.name, partition=index)
-                for topic in topics
-                for index in topic.partitions
-            ],
-            view_revision=client.view.revision,
-            version=FIRST,
-        ),
+# Partitions that the transaction is about to write to: all of them, or none
+
+
+def _ask_to_add(client: Client, request: Struct, version: int) -> object:
+    return tm.AddPartitionsRequest(
+        transactional_id=request.v3_and_below_transactional_id,
+        producer_id=request.v3_and_below_producer_id,
+        producer_epoch=request.v3_and_below_producer_epoch,
+        partitions=[
+            m.PartitionName(topic=topic.name, partition=index)
+            for topic in request.v3_and_below_topics
+            for index in topic.partitions
+        ],
+        view_revision=client.view.revision,
+        version=FIRST,
     )
+
+
+def _tell_added(found: Any, request: Struct, version: int) -> Struct:
     error = known_error(Api.ADD_PARTITIONS_TO_TXN, version, found.error)
     return _AddPartitions(
         results_by_topic_v3_and_below=[
@@ -124,74 +130,79 @@ async def add_partitions_to_txn(client: Client, request: Struct, version: int) -
                     for index in topic.partitions
                 ],
             )
-            for topic in topics
+            for topic in request.v3_and_below_topics
         ]
     )
 
 
-async def add_offsets_to_txn(client: Client, request: Struct, version: int) -> Struct:
-    """The offsets of a group are about to be written by the transaction."""
+# The offsets of a group are about to be written by the transaction
+
+
+def _ask_to_add_offsets(client: Client, request: Struct, version: int) -> object:
     topic = client.view.topics.get(_OFFSETS)
     if topic is None:
-        return _AddOffsets(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
     index = partition_for_group(request.group_id, topic.partitions)
-    found = await ask(
-        client,
-        tm.AddPartitionsRequest(
-            transactional_id=request.transactional_id,
-            producer_id=request.producer_id,
-            producer_epoch=request.producer_epoch,
-            partitions=[m.PartitionName(topic=_OFFSETS, partition=index)],
-            view_revision=client.view.revision,
-            version=FIRST,
-        ),
+    return tm.AddPartitionsRequest(
+        transactional_id=request.transactional_id,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        partitions=[m.PartitionName(topic=_OFFSETS, partition=index)],
+        view_revision=client.view.revision,
+        version=FIRST,
     )
+
+
+def _tell_offsets_added(found: Any, request: Struct, version: int) -> Struct:
     return _AddOffsets(error_code=_error(Api.ADD_OFFSETS_TO_TXN, version, found.error))
 
 
-async def end_txn(client: Client, request: Struct, version: int) -> Struct:
-    """Commit or abort; in the second version of the protocol with the epoch of the next transaction."""
-    protocol = version_of(Api.END_TXN, version)
-    found = await ask(
-        client,
-        tm.EndTransactionRequest(
-            transactional_id=request.transactional_id,
-            producer_id=request.producer_id,
-            producer_epoch=request.producer_epoch,
-            committed=request.committed,
-            version=protocol,
-        ),
+# Commit or abort; in the second version of the protocol with the epoch of the next transaction
+
+
+def _ask_to_end(client: Client, request: Struct, version: int) -> object:
+    return tm.EndTransactionRequest(
+        transactional_id=request.transactional_id,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        committed=request.committed,
+        version=version_of(Api.END_TXN, version),
     )
-    if found.error or protocol == FIRST:
+
+
+def _tell_ended(found: Any, request: Struct, version: int) -> Struct:
+    if found.error or version_of(Api.END_TXN, version) == FIRST:
         return _End(error_code=known_error(Api.END_TXN, version, found.error))
     return _End(producer_id=found.producer_id, producer_epoch=found.producer_epoch)
 
 
-async def txn_offset_commit(client: Client, request: Struct, version: int) -> Struct:
-    """Offsets of a group that count when the transaction does (KIP-447)."""
-    found = await ask(
-        client,
-        gm.TxnOffsetCommitRequest(
-            transactional_id=request.transactional_id,
-            producer_id=request.producer_id,
-            producer_epoch=request.producer_epoch,
-            group=request.group_id,
-            member_id=request.member_id,
-            epoch=request.generation_id_or_member_epoch,
-            instance_id=request.group_instance_id,
-            offsets=[
-                gm.GroupOffset(
-                    topic=topic.name,
-                    partition=part.partition_index,
-                    offset=part.committed_offset,
-                    leader_epoch=part.committed_leader_epoch,
-                    metadata=part.committed_metadata or "",
-                )
-                for topic in request.topics
-                for part in topic.partitions
-            ],
-        ),
+# Offsets of a group that count when the transaction does (KIP-447)
+
+
+def _ask_to_commit(client: Client, request: Struct, version: int) -> object:
+    return gm.TxnOffsetCommitRequest(
+        transactional_id=request.transactional_id,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        group=request.group_id,
+        member_id=request.member_id,
+        epoch=request.generation_id_or_member_epoch,
+        instance_id=request.group_instance_id,
+        offsets=[
+            gm.GroupOffset(
+                topic=topic.name,
+                partition=part.partition_index,
+                offset=part.committed_offset,
+                leader_epoch=part.committed_leader_epoch,
+                metadata=part.committed_metadata or "",
+            )
+            for topic in request.topics
+            for part in topic.partitions
+        ],
     )
+
+
+def _tell_committed(found: Any, request: Struct, version: int) -> Struct:
     failure = known_error(Api.TXN_OFFSET_COMMIT, version, found.error)
     errors = {} if failure else {(each.topic, each.partition): each.error for each in found.partitions}
     return _Commit(
@@ -213,9 +224,9 @@ async def txn_offset_commit(client: Client, request: Struct, version: int) -> St
 
 
 OFFERS = (
-    Offer(Api.INIT_PRODUCER_ID, 0, 5, init_producer_id),
-    Offer(Api.ADD_PARTITIONS_TO_TXN, 0, 3, add_partitions_to_txn),
-    Offer(Api.ADD_OFFSETS_TO_TXN, 0, 4, add_offsets_to_txn),
-    Offer(Api.END_TXN, 0, 5, end_txn),
-    Offer(Api.TXN_OFFSET_COMMIT, 0, 5, txn_offset_commit),
+    Offer(Api.INIT_PRODUCER_ID, 0, 5, Exchange(_ask_for_id, _tell_id, _NOT_ALLOWED)),
+    Offer(Api.ADD_PARTITIONS_TO_TXN, 0, 3, Exchange(_ask_to_add, _tell_added, _NOT_ALLOWED)),
+    Offer(Api.ADD_OFFSETS_TO_TXN, 0, 4, Exchange(_ask_to_add_offsets, _tell_offsets_added, _NOT_ALLOWED)),
+    Offer(Api.END_TXN, 0, 5, Exchange(_ask_to_end, _tell_ended, _NOT_ALLOWED)),
+    Offer(Api.TXN_OFFSET_COMMIT, 0, 5, Exchange(_ask_to_commit, _tell_committed, _NOT_ALLOWED)),
 )
