@@ -23,6 +23,7 @@ from ..simulation import (
     Replay,
     Result,
     Service,
+    Settings,
     minimise,
     minimise_service,
     read,
@@ -90,6 +91,7 @@ def simulate(
     replay: Path | None = None,
     save: Path | None = None,
     service: str = "",
+    transactions: bool = False,
 ) -> int:
     """Run a simulated cluster under faults, once for each seed, and check the protocol's promises.
 
@@ -111,6 +113,8 @@ def simulate(
         Where the shortened run goes (default: insync-seed-N.json in the current directory).
     service
         MODULE:NAME of a service of yours: a `Service` of `insync.replication.simulation`, or what makes one.
+    transactions
+        Host transactions in every seed, not only in those that draw them.
     """
     if service:
         _load(service)
@@ -118,7 +122,7 @@ def simulate(
         return _replay(read(replay), json_output=json_output, service=service)
     first, end = _range(seeds)
     total, started = Sums(), time.perf_counter()
-    for done in _all(first, end, jobs or os.cpu_count() or 1, service):
+    for done in _all(first, end, jobs or os.cpu_count() or 1, service, transactions=transactions):
         total.merge(done)
     total.violations.sort()
     print(_json(total) if json_output else _text(total, time.perf_counter() - started))
@@ -127,7 +131,8 @@ def simulate(
         return 0
     seed, text = total.violations[0]
     print(f"seed {seed}: {text}", file=sys.stderr)
-    _explain(seed, save if save is not None else Path(f"insync-seed-{seed}.json"), service)
+    target = save if save is not None else Path(f"insync-seed-{seed}.json")
+    _explain(seed, target, service, transactions=transactions)
     return 1
 
 
@@ -162,16 +167,16 @@ def _load(service: str) -> Service:
     return found
 
 
-def _all(first: int, end: int, jobs: int, service: str = "") -> Iterator[Sums]:
+def _all(first: int, end: int, jobs: int, service: str = "", *, transactions: bool = False) -> Iterator[Sums]:
     """The sums of all seeds, part by part, in order."""
     parts = [(start, min(end, start + SEEDS_PER_JOB)) for start in range(first, end, SEEDS_PER_JOB)]
     if jobs == 1 or len(parts) == 1:
         for part in parts:
-            yield run_seeds(*part, service)
+            yield run_seeds(*part, service, transactions)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(jobs, len(parts)), mp_context=context, initializer=end_with_parent) as pool:
-        futures: list[Future[Sums]] = [pool.submit(run_seeds, *part, service) for part in parts]
+        futures: list[Future[Sums]] = [pool.submit(run_seeds, *part, service, transactions) for part in parts]
         try:
             for future in futures:
                 yield future.result()
@@ -191,11 +196,14 @@ def end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def run_seeds(first: int, end: int, service: str = "") -> Sums:
+def run_seeds(first: int, end: int, service: str = "", transactions: bool = False) -> Sums:
     """The sums of the seeds from `first` to before `end`; the seconds are those of the processor."""
     sums, started = Sums(), time.process_time()
     for seed in range(first, end):
-        sums.add(run_service(_load(service), seed).result if service else run_watched(seed))
+        if service:
+            sums.add(run_service(_load(service), seed).result)
+        else:
+            sums.add(run_watched(seed, Settings.swarm(seed, transactions=transactions)))
     sums.seconds = time.process_time() - started
     return sums
 
@@ -247,12 +255,12 @@ def _text(total: Sums, seconds: float) -> str:
     )
 
 
-def _explain(seed: int, target: Path, service: str) -> None:
+def _explain(seed: int, target: Path, service: str, *, transactions: bool) -> None:
     """Make the failing run short, print it and store it."""
     if service:
         short = minimise_service(_load(service), run_service(_load(service), seed).result)
     else:
-        short = minimise(run(seed))
+        short = minimise(run(seed, Settings.swarm(seed, transactions=transactions)))
     target.write_text(replay_of(short).dumps(), encoding="utf-8")
     _print_trace(short)
     what = f"--service {service} " if service else ""

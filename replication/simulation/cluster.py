@@ -37,6 +37,8 @@ from .requests import Requests
 from .settings import LAG_MAX, STALL_MAX, Settings
 from .store import Store, after
 from .topics import Topics
+from .transaction_hosting import SETTINGS as TRANSACTIONS
+from .transaction_hosting import Transactions
 from .traps import ELECTION, Traps
 from .versions import Versions
 from .watched import WatchedBroker, WatchedContext
@@ -74,6 +76,7 @@ class Cluster(Hosting):
         self.requests = Requests(self)
         self.current_reads = CurrentReads(self)
         self.coordinators = Coordinators(self)
+        self.transactions = Transactions(self)
         self.fetches = Fetches(self)
         self.network = Network(self)
         self.pauses = Pauses(self)
@@ -330,7 +333,7 @@ class Cluster(Hosting):
         """Every request is answered once, and no later than its time is over."""
         admin_request = self.new_id()
         self.admin_requests[admin_request] = node.process
-        if self.settings.groups:
+        if self.settings.coordinates:
             # Coordinators write topic ids down, by their digits.
             fresh_id = fresh_id.encode().hex()[-32:].zfill(32)
         self.on(node, ADMIN_TIMEOUT, partial(self._expire, node, admin_request))
@@ -376,7 +379,7 @@ class Cluster(Hosting):
         node.incarnation = incarnation
         node.seen, node.checkpoint_since, node.shown = -1, None, ClusterView()
         node.stalls = StallWatch(STALL_MAX)
-        internal = internal_topics(self.settings.topics) if self.settings.groups else STANDARD
+        internal = internal_topics(self.settings.topics) if self.settings.coordinates else STANDARD
         node.controller = ctl.Controller(node.id, incarnation, internal=internal)
         settings = BrokerSettings(
             replica=ReplicaSettings(replica_lag_time_max=LAG_MAX, isr_retry_backoff=0.5),
@@ -391,6 +394,7 @@ class Cluster(Hosting):
             replica_socket_timeout=FETCH_TIMEOUT,
             unclean_recovery_timeout=RECOVERY_TIMEOUT,
             groups=GROUPS,
+            transactions=TRANSACTIONS,
             leader_silence_timeout=self.settings.silence,
             told_at_a_time=2,
             # Of some nodes every fetch is told in portions and confirmed at once; those of the others are parked.
@@ -473,13 +477,18 @@ class Cluster(Hosting):
         self.kill(node)
         if self.calm and isinstance(error, NodeIdTakenError):
             # What the process before it had asked of the store was written late. Its operator starts it again.
-            process = node.process
+            self.restart(node)
 
-            def start_again() -> None:
-                if not node.up and node.process == process and node is not self.away:
-                    self.start(node)
+    def restart(self, node: Node) -> None:
+        """Its operator starts it again, in a moment."""
+        self.kill(node)
+        process = node.process
 
-            self.later(1.0, start_again)
+        def start_again() -> None:
+            if not node.up and node.process == process and node is not self.away:
+                self.start(node)
+
+        self.later(1.0, start_again)
 
     def kill(self, node: Node) -> None:
         """The process is gone; what it wrote stays."""

@@ -15,21 +15,21 @@ import attrs
 
 from ..core.broker import effects as fx
 from ..core.broker.events import CoordinationArrived, ShardRead
-from ..core.broker.ports import NoBatches
 from ..core.control.internal_topics import InternalTopic
 from ..core.coordination import group_messages as gm
 from ..core.coordination import records as r
+from ..core.coordination import transaction_messages as tm
 from ..core.coordination.group_settings import GroupSettings
 from ..core.coordination.routing import GROUP_TOPIC, partition_for_group
-from ..core.coordination.shard_events import Entry, ProducerId
-from ..core.types import BatchMeta, PartitionId
+from ..core.coordination.shard_events import Entry, Marker, ProducerId
+from ..core.types import BatchMeta, PartitionId, TransactionMarker
 from .committed import NOTHING, Ledger, Records
 from .disk import WHOLE, Stored
 from .errors import require
 from .fetches import BATCH_SIZE
-from .network import ModelBatches
+from .network import ModelBatches, Question
 from .node import Host, Node
-from .settings import Topic
+from .settings import INTERNAL, Topic
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -48,8 +48,11 @@ LATE_READ = 0.1
 """How often reading one takes `LONG_READ` seconds at most."""
 LONG_READ = 4.0
 ROUNDING = 1e-6
+_ABOUT_ENDS = (tm.InitTransactionsRequest, tm.EndTransactionRequest)
 OVERDUE = 20.0
 """After so many seconds a request has certainly been answered, or its process is gone."""
+WAITS_FOR_AN_END = 15.0
+"""For so much longer one about a transaction may wait for the end of another."""
 
 
 def internal_topics(topics: Sequence[Topic]) -> dict[str, InternalTopic]:
@@ -59,15 +62,12 @@ def internal_topics(topics: Sequence[Topic]) -> dict[str, InternalTopic]:
             name=each.name, partitions=each.partitions, replication_factor=each.replication_factor
         )
         for each in topics
-        if each.name == GROUP_TOPIC
+        if each.name in INTERNAL
     }
 
 
-class BatchMaker(NoBatches):
-    """See `core.broker.ports.BatchPort`. A batch's payload is a name, by which its records are kept.
-
-    There are no transactions, so it makes no markers.
-    """
+class BatchMaker:
+    """See `core.broker.ports.BatchPort`. A batch's payload is a name, by which its records are kept."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -79,10 +79,30 @@ class BatchMaker(NoBatches):
         producer: ProducerId | None,
         max_bytes: int,
     ) -> ModelBatches:
-        assert producer is None, "nobody has a transaction"
         payload = f"shard:{self._cluster.new_id()}"
         self._cluster.coordinators.records[payload] = tuple(records)
-        return ModelBatches((Stored(BatchMeta(-1, len(records), -1, BATCH_SIZE), payload),))
+        meta = BatchMeta(-1, len(records), -1, BATCH_SIZE)
+        if producer is not None:
+            meta = meta._replace(
+                producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, transactional=True
+            )
+            self._cluster.coordinators.ends[payload] = producer.producer_id, None
+        return ModelBatches((Stored(meta, payload),))
+
+    def marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        timestamp_ms: int,
+    ) -> ModelBatches:
+        payload = f"marker:{producer_id}:{producer_epoch}:{self._cluster.new_id()}"
+        self._cluster.coordinators.ends[payload] = producer_id, committed
+        said = TransactionMarker(committed, coordinator_epoch)
+        meta = BatchMeta(-1, 1, -1, BATCH_SIZE, producer_id, producer_epoch, -1, True, said)
+        return ModelBatches((Stored(meta, payload),))
 
 
 @attrs.define(eq=False)
@@ -95,6 +115,16 @@ class Asked:
     process: int = 0
     arrived: float = -1.0
     committed: int = 0
+    asker: object = None
+    """Who a transactional producer is."""
+
+
+@attrs.define(eq=False)
+class PeerAsked:
+    """A question of another node that a coordinator, or a partition's leader, is to answer."""
+
+    question: Question
+    is_answered: bool = False
 
 
 class Coordinators:
@@ -104,6 +134,8 @@ class Coordinators:
         self._cluster = cluster
         self.records: dict[str, Records] = {}
         """What each batch of a shard holds, by its payload."""
+        self.ends: dict[str, tuple[int, bool | None]] = {}
+        """By payload, of batches in transactions: the producer id, and of a marker whether it commits."""
         self.commits = self.loads = self.reads = self.beats = 0
         """What was answered well, and shards that were loaded; that a run is about something."""
         self._waiting: dict[Asked, None] = {}
@@ -128,9 +160,9 @@ class Coordinators:
 
     # Requests
 
-    def ask(self, node: Node, message: Any, told: Callable[[Any], None]) -> None:
+    def ask(self, node: Node, message: Any, told: Callable[[Any], None], asker: object = None) -> None:
         """Send a request to a node; `told` gets the answer, if it comes."""
-        asked = Asked(message, told)
+        asked = Asked(message, told, asker=asker)
         self._cluster.send(0, node, partial(self._arrive, node, asked))
 
     def _arrive(self, node: Node, asked: Asked) -> None:
@@ -145,10 +177,16 @@ class Coordinators:
     def _replied(self, node: Node, effect: fx.CoordinatorReply) -> None:
         """L5: each request is answered once."""
         asked = effect.request
+        if isinstance(asked, PeerAsked):
+            self._cluster.transactions.replied(node, asked, effect.response)
+            return
         assert isinstance(asked, Asked)
         require(asked in self._waiting, "L5", f"{effect.response} answers nothing that waits")
         del self._waiting[asked]
-        if not getattr(effect.response, "error", 0):
+        if isinstance(asked.message, _ABOUT_ENDS):
+            assert isinstance(effect.response, tm.ProducerIdResponse)
+            self._cluster.transactions.judge(node, asked, effect.response)
+        elif not getattr(effect.response, "error", 0):
             self._judge(node, asked, effect.response)
         self._cluster.send(node.id, None, partial(asked.told, effect.response))
 
@@ -158,7 +196,7 @@ class Coordinators:
         return [
             asked.message
             for asked in self._waiting
-            if asked.arrived < now - OVERDUE
+            if asked.arrived < now - OVERDUE - WAITS_FOR_AN_END * isinstance(asked.message, _ABOUT_ENDS)
             and asked.node != without
             and nodes[asked.node].process == asked.process
             and nodes[asked.node].broker is not None
@@ -182,7 +220,7 @@ class Coordinators:
         ledger = self._ledgers.get(partition)
         if ledger is None:
             ledger = self._ledgers[partition] = Ledger(facts)
-        ledger.read_on(self.records)
+        ledger.read_on(self.records, self.ends)
         return ledger
 
     def _judge(self, node: Node, asked: Asked, response: Any) -> None:
@@ -192,7 +230,7 @@ class Coordinators:
             return
         partition = self.partition_of(message.group)
         assert partition is not None
-        self._is_loaded(node, partition)
+        self.is_loaded(node, partition)
         match response:
             case gm.CommitGroupOffsetsResponse():
                 self._is_committed(message, response, ledger)
@@ -204,7 +242,7 @@ class Coordinators:
                 require(given in ledger.epochs, "S28", f"node {node.id}: {given} is told, and not committed")
                 self._has_lease(node, partition)
 
-    def _is_loaded(self, node: Node, partition: PartitionId) -> None:
+    def is_loaded(self, node: Node, partition: PartitionId) -> None:
         """S29: its log was read up to where its leader epoch begins, and all of that is committed."""
         host = node.hosts.get(partition)
         role = host.replica.leader if host is not None and host.replica is not None else None
@@ -246,7 +284,12 @@ class Coordinators:
                 continue
             found = (each.offset, each.metadata) if each is not None else (NOTHING.offset, NOTHING.metadata)
             allowed = right.get(key, [(NOTHING.offset, NOTHING.metadata)])
-            require(found in allowed, "S29", f"node {node.id} tells {found} of {key}, right is {allowed}")
+            invariant = "S34" if key in ledger.transactional else "S29"
+            require(found in allowed, invariant, f"node {node.id} tells {found} of {key}, right is {allowed}")
+            is_open = asked.message.require_stable and ledger.is_open(key, asked.committed)
+            require(
+                not is_open, "S34", f"node {node.id} tells {found} of {key} as stable, and it is undecided"
+            )
 
     def _has_lease(self, node: Node, partition: PartitionId) -> None:
         """S30: nobody renews a member's lease for longer than the isolation timeout after another has begun."""
@@ -277,15 +320,15 @@ class Coordinators:
         assert host is not None and host.replica is not None and node.broker is not None
         covered = partial(self._cover, host, host.replica.leader_epoch)
         covered(effect.start, host.disk.start)
-        decode = node.broker.shards.kinds[GROUP_TOPIC].decode
+        decode = node.broker.shards.kinds[effect.partition.topic].decode
         disk, start = host.disk, max(effect.start, host.disk.start)
         found = disk.read(start, effect.end, 2 if node.id % 2 else 20)
         entries = tuple(
-            Entry(batch.meta.base_offset + at, *decode(key, value))
+            entry
             for batch in found
             if batch.state == WHOLE
-            for at, (key, value) in enumerate(self.records[batch.payload])
-            if batch.meta.base_offset + at >= start
+            for entry in self._entries(batch, decode)
+            if entry.offset >= start
         )
         next_offset = max(found[-1].meta.next_offset, start + 1) if found else effect.end
         read = ShardRead(effect.partition, effect.reading, entries, next_offset)
@@ -303,6 +346,18 @@ class Coordinators:
 
         cluster.on(node, delay, done)
 
+    def _entries(self, batch: Stored, decode: Callable[..., Any]) -> list[Entry | Marker]:
+        """What a shard reads of one batch."""
+        meta = batch.meta
+        producer = ProducerId(meta.producer_id, meta.producer_epoch) if meta.transactional else None
+        if meta.marker is not None:
+            assert producer is not None
+            return [Marker(meta.base_offset, producer, meta.marker.committed)]
+        return [
+            Entry(meta.base_offset + at, *decode(key, value), producer=producer)
+            for at, (key, value) in enumerate(self.records[batch.payload])
+        ]
+
     def _cover(self, host: Host, leader_epoch: int, start: int, end: int) -> None:
         """Of the log that is read for that leadership, [start, end) is handed to its shard."""
         place = host.node.id, host.node.process, host.partition, leader_epoch
@@ -319,6 +374,9 @@ class Coordinators:
         self._cluster.note(f"node {node.id}: {effect}")
         if effect.partition in node.hosts and effect.partition not in node.offline:
             self._cluster.members.take_offline(node, [effect.partition])
+            if self._cluster.calm:
+                # It has read before, and stood still until now; its operator, who has mended the others, starts it.
+                self._cluster.restart(node)
 
     def _faulty(self, node: Node, effect: fx.ShardFaulty) -> None:
         require(False, "S28", f"node {node.id}: {effect.problem}")
@@ -340,7 +398,7 @@ class Coordinators:
         led = {
             partition: replica.leader_epoch
             for partition, replica in broker.context.replicas.items()
-            if partition.topic == GROUP_TOPIC and replica.leader is not None
+            if partition.topic in INTERNAL and replica.leader is not None
         }
         hosted = {each.partition: each.leader_epoch for each in broker.shards.facts()}
         require(hosted == led, "S31", f"node {node.id} has shards {hosted}, and leads {led}")
@@ -351,7 +409,7 @@ class Coordinators:
         require(not overdue, "L5", f"never answered: {overdue[:1]}")
         for partition, versioned in self._cluster.store.partitions.items():
             node = self._cluster.nodes.get(versioned.record.leader)
-            if partition.topic != GROUP_TOPIC or node is None or node.id == without or node.broker is None:
+            if partition.topic not in INTERNAL or node is None or node.id == without or node.broker is None:
                 continue
             if len(versioned.record.isr) < versioned.record.min_isr:
                 continue  # nothing can be committed, so nothing can be loaded

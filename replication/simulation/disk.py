@@ -231,11 +231,13 @@ class Disk:
     def clean(self, bound: int) -> list[Stored]:
         """Compact what lies below `bound`: of each key the last stays. Those that were emptied."""
         below = [index for index, batch in enumerate(self.batches) if batch.meta.next_offset <= bound]
-        last = {key_of(self.batches[index].payload): index for index in below}
+        # Records of transactions, and what ends them, stay: another's outcome takes no record's place.
+        plain = [index for index in below if not self.batches[index].meta.transactional]
+        last = {key_of(self.batches[index].payload): index for index in plain}
         # The last of a compacted segment stays, so that it reaches up to the next.
         kept = self._last_of_producers(len(below)) | set(below[-1:]) | self._last_of_epochs(below)
         emptied: list[Stored] = []
-        for index in below:
+        for index in plain:
             batch = self.batches[index]
             if batch.state == LEFT_OUT or last[key_of(batch.payload)] == index:
                 continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from ..core.types import BatchMeta
@@ -45,6 +47,8 @@ class PartitionFacts:
     """Up to here somebody has been told that the records are gone."""
     forgot: bool = False
     """A sequence was committed that whoever took it could not know to be another (KIP-360)."""
+    transactional: Callable[[BatchMeta, bool], None] | None = None
+    """Told of each batch of a transaction, or marker, that is committed; whether who took it could be blind."""
     blind: set[tuple[int, int]] = attrs.Factory(set)
     """(base offset, epoch) of what was taken of producers by a leader that had begun again at a log start."""
     _contents: dict[tuple[int, int], tuple[int, int, str]] = attrs.Factory(dict)
@@ -106,11 +110,17 @@ class PartitionFacts:
         latest = self.epochs.get(meta.producer_id, -1)
         right, fenced = found == expected, meta.producer_epoch < latest
         # Whoever commits it need not be who took it.
-        self.forgot |= (meta.base_offset, meta.leader_epoch) in self.blind and (fenced or not right)
+        is_blind = (meta.base_offset, meta.leader_epoch) in self.blind
+        if meta.base_sequence < 0:
+            right = True  # of a coordinator: a marker, or offsets in a transaction
+        self.forgot |= is_blind and (fenced or not right)
         require(right or self.forgot, "S12", f"{self.name}: {found} of producer {producer}, not {expected}")
         require(not fenced or self.forgot, "S13", f"{self.name}: {meta} after epoch {latest} of its producer")
-        self.sequences[producer] = found + meta.offset_count
+        if found >= 0:
+            self.sequences[producer] = found + meta.offset_count
         self.epochs[meta.producer_id] = meta.producer_epoch
+        if meta.transactional and self.transactional is not None:
+            self.transactional(meta, is_blind)
 
 
 def _between(disk: Disk, start: int, end: int) -> list[Stored]:

@@ -12,13 +12,13 @@ import attrs
 from ..core import messages as m
 from ..core.control.admin_requests import Request
 from ..core.control.records import PartitionRecord
-from ..core.coordination.routing import GROUP_TOPIC
 from ..core.types import NO_LEADER, PartitionId
 from . import restores, trust
 from .cluster import Cluster
 from .members import BEGINS
 from .node import Node
 from .schedule import Fault
+from .settings import INTERNAL
 from .traps import ADD, ELECTION, JOIN
 
 MOST_PARTITIONS = 3
@@ -145,7 +145,7 @@ class Injector:
     def _allowed_by_groups(self) -> int:
         """A topic of the cluster's own is made with as many replicas as there are nodes then."""
         known = self.cluster.oracle.partitions
-        own = [facts.min_isr for each, facts in known.items() if each.topic == GROUP_TOPIC]
+        own = [facts.min_isr for each, facts in known.items() if each.topic in INTERNAL]
         return min(own, default=len(self.cluster.nodes)) - 1
 
     def has_lost(self, node: Node) -> None:

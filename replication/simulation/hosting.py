@@ -11,6 +11,7 @@ import attrs
 
 from ..core.broker.effects import (
     Answer,
+    AskOutside,
     CheckLog,
     CloseConnection,
     ConfigureLog,
@@ -59,6 +60,7 @@ from .errors import require
 from .fetches import FETCH_WAIT, Fetches, Peer
 from .network import ModelBatches, Network
 from .node import Host, LogJob, Node
+from .transaction_hosting import Transactions
 from .traps import ADD, JOIN, Traps
 from .world import World
 
@@ -94,6 +96,7 @@ class Hosting(World, ABC):
     fetches: Fetches
     current_reads: CurrentReads
     coordinators: Coordinators
+    transactions: Transactions
     network: Network
     events: int
     truncations: int
@@ -161,7 +164,7 @@ class Hosting(World, ABC):
         node.settling = False
         if node.broker is not None:
             effects = node.broker.settle(node.clock(self.now))
-            if self.settings.groups and not node.broker.context.is_unsettled:
+            if self.settings.coordinates and not node.broker.context.is_unsettled:
                 self.coordinators.settled(node)
             self.obey(node, effects)
 
@@ -300,7 +303,9 @@ class Hosting(World, ABC):
 
     # Fetch
 
-    def serve(self, host: Host, question: FetchPartition, told: Told | None = None) -> None:
+    def serve(
+        self, host: Host, question: FetchPartition, told: Told | None = None, isolation_level: int = 0
+    ) -> None:
         """A consumer's fetch arrives; it is answered, or parked until there is news or it has waited enough."""
         if host.replica is None:
             return
@@ -311,6 +316,7 @@ class Hosting(World, ABC):
             min_bytes=1,
             max_bytes=question.max_bytes,
             partitions=[question],
+            isolation_level=isolation_level,
         )
         request = Consumption(host, question.fetch_offset, told)
         self.tell(host.node, FetchArrived(CLIENTS, request, message, CLIENT))
@@ -327,6 +333,8 @@ class Hosting(World, ABC):
                 batches = tuple([batch for batch in batches if batch.meta.base_offset < spoilt])
             whole = [batch for batch in batches if batch.state == WHOLE]
             self.oracle.read(request.host, request.offset, whole)
+            if effect.response.transactions:
+                self.transactions.read(request.host, effect.response.transactions[0], batches)
             if request.told is not None:
                 request.told(effect.response.partitions[0], batches)
 
@@ -428,6 +436,9 @@ class Hosting(World, ABC):
     def _coordinate(self, node: Node, effect: Effect) -> None:
         self.coordinators.obey(node, effect)
 
+    def _ask_outside(self, node: Node, effect: AskOutside) -> None:
+        self.transactions.ask_store(node, effect)
+
     def _role_changed(self, host: Host, effect: fx.RoleChanged) -> None:
         if effect.role == "leader":
             self.coordinators.leads(host, effect.leader_epoch)
@@ -466,6 +477,7 @@ _EFFECTS: dict[type, Callable[..., None]] = {
     CheckLog: Hosting._check_log,
     LogDamaged: Hosting._log_damaged,
     StepBack: Hosting._step_back,
+    AskOutside: Hosting._ask_outside,
     CloseConnection: Hosting._close,
     **dict.fromkeys(
         (

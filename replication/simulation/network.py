@@ -260,6 +260,8 @@ class Network:
             self._tell_logs(question, question.asked.message)
         elif isinstance(question.asked.message, m.IsSilentRequest):
             self._tell_silence(question, question.asked.message)
+        else:
+            self._cluster.transactions.asked(question)
 
     def _tell_logs(self, question: Question, message: m.GetReplicaLogInfoRequest) -> None:
         """A node tells what its logs hold; S21 looks at the disks, where nothing is being written."""

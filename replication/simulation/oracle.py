@@ -419,7 +419,9 @@ class Oracle:
         with_topic = topic is not None and topic.topic_id == record.topic_id
         require(with_topic and key not in self.known, "S6", f"{record} is made, its topic is {topic}")
         name = str(record.id) if record.topic_id == record.topic else f"{record.id} of {record.topic_id}"
-        self.partitions[record.id] = self.known[key] = PartitionFacts(name, record.topic_id, record.min_isr)
+        facts = PartitionFacts(name, record.topic_id, record.min_isr)
+        self.partitions[record.id] = self.known[key] = facts
+        self._cluster.transactions.watch(record.id, facts)
 
     def deleted(self, partition: PartitionId) -> None:
         """S1: no topic goes but on somebody's request."""

@@ -139,7 +139,7 @@ def _sequences_stand(hosts: list[Host], facts: PartitionFacts) -> None:
             continue
         found: dict[tuple[int, int], list[int]] = {}
         for meta, _, _ in host.disk.batches:
-            if meta.producer_id >= 0 and meta.next_offset <= len(facts.committed):
+            if meta.base_sequence >= 0 and meta.next_offset <= len(facts.committed):
                 named = meta.producer_id >= NAMED_FROM
                 producer = meta.producer_id, -1 if named else meta.producer_epoch
                 numbers = found.setdefault(producer, [])

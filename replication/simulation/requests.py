@@ -44,6 +44,7 @@ class Sent:
     """Whether it is for whichever topic has the name when it arrives; else for the one of `facts`."""
     facts: PartitionFacts | None = None
     """Of the topic that is meant; without it of whichever has the name when it is sent."""
+    transactional_id: str = ""
     judge: Callable[[m.ProduceResult, bool], None] | None = None
     """Told of the answer as it is given, and whether by the leader of the store's record."""
     done: Callable[[m.ProduceResult], None] | None = None
@@ -151,8 +152,10 @@ class Requests:
             sent.arrived = True
             damaged = not cluster.calm and cluster.chance(DAMAGED)
             payload.add((Stored(sent.batch, sent.payload),), sent.batch.size_bytes, damaged=damaged)
+        name = batches[0].transactional_id
         message = m.ProduceRequest(
             acks=batches[0].acks,
+            transaction=m.ProduceTransaction(transactional_id=name) if name else None,
             timeout_ms=round(1000 * REQUEST_TIMEOUT),
             partitions=[
                 m.ProducePartition(

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from ..core.coordination.routing import GROUP_TOPIC
 from ..core.types import NO_LEADER, PartitionId
 from .admin_requests import AdminTraffic
 from .clients import Cleaner, Consumer, Deleter, PlainProducer, Producer
@@ -22,7 +21,8 @@ from .node import Node
 from .readers import Reader
 from .recheck import recheck
 from .schedule import Fault, draw
-from .settings import LAG_MAX, SESSION, Settings
+from .settings import INTERNAL, LAG_MAX, SESSION, Settings
+from .transaction_readers import CommittedReader
 from .trust import mend_what_nobody_has
 from .versions import MIXED
 from .weather import Mishap
@@ -116,6 +116,7 @@ class Run:
         require(not unread, "L15", unread)
         vain = [member.unfinished for member in self.members if member.unfinished]
         require(not vain, "L16", vain)
+        cluster.transactions.check_health()
         self._probe_stillness()
         self._probe_outages()
         self._probe_departure()
@@ -143,10 +144,11 @@ class Run:
             cluster.later(cluster.random.random(), AdminTraffic(cluster).turn)
         if self.settings.groups:
             self._groups_begin()
+        cluster.transactions.begin()
 
     def _groups_begin(self) -> None:
         cluster = self.cluster
-        topics = tuple(topic.name for topic in self.settings.topics if topic.name != GROUP_TOPIC)
+        topics = tuple(topic.name for topic in self.settings.topics if topic.name not in INTERNAL)
         groups = tuple(Group(f"g{number}", topics) for number in range(self.settings.groups))
         for number in range(MEMBERS):
             self.members.append(Member(cluster, number, groups[number % len(groups)]))
@@ -155,7 +157,7 @@ class Run:
     def _serve(self, partition: PartitionId) -> None:
         cluster, number = self.cluster, self._served
         self._served += 1
-        if partition.topic == GROUP_TOPIC:
+        if partition.topic in INTERNAL:
             # Its coordinators alone write to it, and nothing of it is deleted.
             cluster.later(cluster.random.random(), Consumer(cluster, partition).turn)
             self._read_current(partition)
@@ -171,6 +173,8 @@ class Run:
             cluster.later(cluster.random.random(), tasks.turn)
         cluster.later(cluster.random.random(), Consumer(cluster, partition).turn)
         cluster.later(cluster.random.random(), Reader(cluster, partition).turn)
+        if self.settings.transactions:
+            cluster.later(cluster.random.random(), CommittedReader(cluster, partition).turn)
         if cluster.seed % 2:
             self._read_current(partition)
         if self.settings.deletes:
@@ -339,11 +343,11 @@ def run(
     return outcome_of(Run(seed, settings, script, keep_trace=keep_trace, recheck_every=recheck_every))
 
 
-def run_watched(seed: int) -> Result:
+def run_watched(seed: int, settings: Settings | None = None) -> Result:
     """As `run`; every so many seeds the run is made again, and must be the same (S22)."""
-    result = run(seed)
+    result = run(seed, settings)
     if seed % REPEAT_EVERY == 0 and result.violation is None:
-        again = run(seed)
+        again = run(seed, settings)
         if again.digest != result.digest:
             differ = Violated("S22", f"seed {seed} is {result.digest} once, and {again.digest} again")
             return attrs.evolve(result, violation=differ)

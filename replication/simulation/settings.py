@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from ..core.coordination.routing import GROUP_TOPIC
+from ..core.coordination.routing import GROUP_TOPIC, TRANSACTION_TOPIC
 from .errors import SimulationError
 
 FAULTS: Mapping[str, str] = {
@@ -36,6 +36,10 @@ _LOSES_NOTHING = 0.6
 
 _COORDINATES = 0.12
 """How often nodes coordinate consumer groups as well."""
+_TRANSACTS = 0.1
+"""How often they coordinate transactions as well."""
+INTERNAL = (GROUP_TOPIC, TRANSACTION_TOPIC)
+"""Topics of the cluster's own: their coordinators alone write to them, and nothing of them is deleted."""
 
 LAG_MAX = 5.0
 """The simulated `replica_lag_time_max`, in seconds of virtual time."""
@@ -69,8 +73,9 @@ class Settings:
     leader for gone; 0: when its session ends. `compactions`: how often a replica is compacted; `requests`: how
     often the controller is asked for something else. `named`: how often a producer that outlives its processes is
     begun anew. `groups`: how many consumer groups there are; with any the nodes coordinate them, and `topics` names
-    the internal topic that keeps them. `lull_at`, `lull_for`: when nobody begins to write for a while, so that
-    whoever comes back has all that there is.
+    the internal topic that keeps them. `transactions`: how many transactional ids there are; with any the nodes
+    coordinate them, in internal topics of both kinds. `lull_at`, `lull_for`: when nobody begins to write for a
+    while, so that whoever comes back has all that there is.
     """
 
     nodes: int = 3
@@ -92,6 +97,7 @@ class Settings:
     recreations: float = 0.0
     named: float = 0.0
     groups: int = 0
+    transactions: int = 0
     lull_at: float = 0.0
     lull_for: float = 0.0
     drop: float = 0.05
@@ -113,12 +119,19 @@ class Settings:
                     f"{topic.min_insync_replicas} on {self.nodes} nodes: choose minimum <= replicas <= nodes"
                 )
 
+    @property
+    def coordinates(self) -> bool:
+        """Whether nodes coordinate anything."""
+        return bool(self.groups or self.transactions)
+
     @classmethod
-    def swarm(cls, seed: int, topics: tuple[Topic, ...] | None = None) -> Settings:
+    def swarm(
+        cls, seed: int, topics: tuple[Topic, ...] | None = None, *, transactions: bool = False
+    ) -> Settings:
         """The settings of a seed: a random part of the faults, each as strong as chance has it.
 
         A run that has everything hides what needs one thing often (swarm testing, Groce et al. 2012). With
-        `topics` the run has these and no others.
+        `topics` the run has these and no others. `transactions`: host them, whatever the seed says.
         """
         dice = random.Random(f"swarm {seed}")
         nodes = (
@@ -129,6 +142,9 @@ class Settings:
         has_lull = topics is None and quiet.random() < 0.15
         drawn = _topics(dice, nodes) if topics is None else topics
         groups, kept_in = _groups(seed) if topics is None else (0, ())
+        names = _transactions(seed, forced=transactions) if topics is None else 0
+        if names:
+            kept_in = _kept_with_transactions(seed, kept_in)
         return cls(
             nodes=nodes,
             topics=(*drawn, *kept_in),
@@ -155,6 +171,7 @@ class Settings:
             recreations=dice.choice((0.0, 0.0, 0.0, 0.05, 0.2)) if topics is None else 0.0,
             named=dice.choice((0.0, 0.3, 1.0)) if topics is None else 0.0,
             groups=groups,
+            transactions=names,
             lull_at=round(quiet.uniform(3.0, 12.0), 3) if has_lull else 0.0,
             lull_for=quiet.choice((5.0, 10.0, 20.0)) if has_lull else 0.0,
         )
@@ -181,6 +198,23 @@ def _groups(seed: int) -> tuple[int, tuple[Topic, ...]]:
     if dice.random() >= _COORDINATES:
         return 0, ()
     return dice.choice((1, 2)), (Topic(name=GROUP_TOPIC, partitions=dice.choice((1, 2))),)
+
+
+def _transactions(seed: int, *, forced: bool) -> int:
+    """Transactional ids of a part of the seeds; by dice of its own."""
+    dice = random.Random(f"transactions {seed}")
+    is_drawn = dice.random() < _TRANSACTS
+    return dice.choice((2, 3, 4)) if is_drawn or forced else 0
+
+
+def _kept_with_transactions(seed: int, kept_in: tuple[Topic, ...]) -> tuple[Topic, ...]:
+    """Their topic, and that of groups, whose offsets they commit."""
+    dice = random.Random(f"kept in {seed}")
+    names = {each.name for each in kept_in}
+    return (
+        *kept_in,
+        *(Topic(name=each, partitions=dice.choice((1, 2))) for each in INTERNAL if each not in names),
+    )
 
 
 def _topic(dice: random.Random, nodes: int, name: str) -> Topic:

@@ -9,13 +9,13 @@ import attrs
 
 from ..core.broker.membership import Evidence, Held, Holdings, Membership, NextProof
 from ..core.control.records import pulse_key
-from ..core.coordination.routing import GROUP_TOPIC
 from ..core.types import PartitionId
 from .disk import Disk
 from .errors import require
 from .facts import PartitionFacts
 from .node import Host, Node
 from .schedule import Fault
+from .settings import INTERNAL
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -233,7 +233,7 @@ def mend_what_nobody_has(cluster: Cluster) -> None:
         for host in hosts:
             if not complete - spoilt and host.node.id in complete.union(record.last_known_elr):
                 host.disk.rotten.clear()
-            elif partition.topic == GROUP_TOPIC:
+            elif partition.topic in INTERNAL:
                 # Whoever leads it next reads all of it, so nothing of it may be spoilt once faults have ended.
                 host.disk.rotten.clear()
 

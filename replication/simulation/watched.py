@@ -33,7 +33,7 @@ class WatchedContext(Context):
     logs: ModelLogs
 
     def __init__(self, cluster: Cluster, node: Node, settings: BrokerSettings) -> None:
-        batches = BatchMaker(cluster) if cluster.settings.groups else None
+        batches = BatchMaker(cluster) if cluster.settings.coordinates else None
         super().__init__(node.id, node.incarnation, settings, ModelLogs(cluster, node), batches)
         self.wall_distance = WALL
         self.asked_in: int | None = None

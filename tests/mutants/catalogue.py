@@ -31,6 +31,7 @@ _FILES = (
     "suspicion",
     "versions",
     "shards",
+    "transacting",
 )
 
 

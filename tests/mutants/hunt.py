@@ -20,9 +20,9 @@ from .catalogue import load
 
 Result = TypeVar("Result")
 CHECKED = (
-    *(f"S{number}" for number in range(1, 32)),
+    *(f"S{number}" for number in range(1, 37)),
     "S3b",
-    *(f"L{number}" for number in range(1, 17)),
+    *(f"L{number}" for number in range(1, 18)),
 )
 """All that the oracle is there to notice."""
 
