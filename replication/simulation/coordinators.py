@@ -353,10 +353,8 @@ class Coordinators:
         if meta.marker is not None:
             assert producer is not None
             return [Marker(meta.base_offset, producer, meta.marker.committed)]
-        return [
-            Entry(meta.base_offset + at, *decode(key, value), producer=producer)
-            for at, (key, value) in enumerate(self.records[batch.payload])
-        ]
+        decoded = (decode(key, value) for key, value in self.records[batch.payload])
+        return [Entry(meta.base_offset + at, key, value, producer) for at, (key, value) in enumerate(decoded)]
 
     def _cover(self, host: Host, leader_epoch: int, start: int, end: int) -> None:
         """Of the log that is read for that leadership, [start, end) is handed to its shard."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import attrs
 
 from insync.replication.core.broker.shards import Shards
+from insync.replication.core.broker.transacting import Transacting
 from insync.replication.core.coordination import transaction_epochs as epochs
 from insync.replication.core.coordination.decisions import Decision
 from insync.replication.core.coordination.group_shard import GroupCoordinator
@@ -44,7 +46,7 @@ def _(patch: Patch) -> None:
     patch.setattr(MarkerQueue, "_target", target)
 
 
-@mutant("K252", "take the marker of an earlier coordinator after that of a later one")
+@mutant("K252", "take the marker of an earlier coordinator, which comes once more")
 def _(patch: Patch) -> None:
     right = TransactionGate._from_coordinator
 
@@ -57,6 +59,14 @@ def _(patch: Patch) -> None:
             right(self, event)
 
     patch.setattr(TransactionGate, "_from_coordinator", from_coordinator)
+    send = Transacting._send
+
+    def send_twice(self: Transacting, partition: Any, leader_epoch: int, said: Any) -> None:
+        send(self, partition, leader_epoch, said)
+        again = partial(send, self, partition, leader_epoch, said)
+        self._context.timers.call_at(self._context.now + 4.0, lambda: self._later(again))
+
+    patch.setattr(Transacting, "_send", send_twice)
 
 
 @mutant("K253", "make offsets count whose transaction is aborted")
@@ -144,16 +154,6 @@ def _(patch: Patch) -> None:
 @mutant("K261", "leave open what nobody ends in time")
 def _(patch: Patch) -> None:
     patch.setattr(TransactionCoordinator, "_is_late", lambda self, name, clock: False)
-
-
-@mutant("K262", "tell that a marker is written when the leader alone has it")
-def _(patch: Patch) -> None:
-    right = TransactionGate._from_coordinator
-
-    def from_coordinator(self: TransactionGate, event: ev.Produce) -> None:
-        right(self, attrs.evolve(event, acks=1) if event.batch.marker is not None else event)
-
-    patch.setattr(TransactionGate, "_from_coordinator", from_coordinator)
 
 
 @mutant("K263", "end a transaction in the epoch in which it was open")
