@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import attrs
 
-from insync.replication.core.broker.shards import Shards
-from insync.replication.core.broker.transacting import Transacting
 from insync.replication.core.coordination import transaction_epochs as epochs
 from insync.replication.core.coordination.decisions import Decision
 from insync.replication.core.coordination.group_shard import GroupCoordinator
-from insync.replication.core.coordination.marker_queue import MarkerQueue, MarkersAnswered
+from insync.replication.core.coordination.marker_queue import MarkerQueue
 from insync.replication.core.coordination.shard_events import Marker
 from insync.replication.core.coordination.transaction_records import Status
 from insync.replication.core.coordination.transaction_shard import TransactionCoordinator
@@ -23,30 +20,7 @@ from insync.replication.core.partition.transaction_gate import TransactionGate
 from .catalogue import Patch, mutant
 
 
-@mutant(
-    "K250",
-    "tell a marker to the shard of the role before, in the turn in which a leadership begins",
-    "S34",
-    "L17",
-)
-def _(patch: Patch) -> None:
-    patch.setattr(Shards, "_now_hosted", lambda self, partition: self._hosted.get(partition))
-
-
-@mutant("K251", "take a partition for done that has no leader when its marker is sent (Kafka's way)")
-def _(patch: Patch) -> None:
-    right = MarkerQueue._target
-
-    def target(self: MarkerQueue, name: Any, view: Any) -> int | None:
-        node = right(self, name, view)
-        if node is None and self._blind.pop(name, ()) is None:
-            self._done(name)
-        return node
-
-    patch.setattr(MarkerQueue, "_target", target)
-
-
-@mutant("K252", "take the marker of an earlier coordinator, which comes once more")
+@mutant("K252", "do without coordinator epochs: each coordinator numbers its markers by itself")
 def _(patch: Patch) -> None:
     right = TransactionGate._from_coordinator
 
@@ -59,14 +33,12 @@ def _(patch: Patch) -> None:
             right(self, event)
 
     patch.setattr(TransactionGate, "_from_coordinator", from_coordinator)
-    send = Transacting._send
+    request = MarkerQueue._request
 
-    def send_twice(self: Transacting, partition: Any, leader_epoch: int, said: Any) -> None:
-        send(self, partition, leader_epoch, said)
-        again = partial(send, self, partition, leader_epoch, said)
-        self._context.timers.call_at(self._context.now + 4.0, lambda: self._later(again))
+    def numbered(self: MarkerQueue, node: int, names: Any, coordinator_epoch: int) -> Any:
+        return request(self, node, names, self._attempts)
 
-    patch.setattr(Transacting, "_send", send_twice)
+    patch.setattr(MarkerQueue, "_request", numbered)
 
 
 @mutant("K253", "make offsets count whose transaction is aborted")
@@ -130,33 +102,12 @@ def _(patch: Patch) -> None:
     patch.setattr(TransactionCoordinator, "_write", write)
 
 
-@mutant("K259", "send markers of an outcome that is not committed")
-def _(patch: Patch) -> None:
-    right = MarkerQueue.send
-
-    def send(self: MarkerQueue, view: Any, high_watermark: int, *rest: Any) -> list[Any]:
-        return right(self, view, 1 << 60, *rest)
-
-    patch.setattr(MarkerQueue, "send", send)
-
-
-@mutant("K260", "take a marker for written that was refused (redpanda#7061)")
-def _(patch: Patch) -> None:
-    right = MarkerQueue.answered
-
-    def answered(self: MarkerQueue, event: MarkersAnswered, now: float) -> None:
-        done = tuple(attrs.evolve(each, error=0) for each in event.outcomes)
-        right(self, attrs.evolve(event, outcomes=done), now)
-
-    patch.setattr(MarkerQueue, "answered", answered)
-
-
 @mutant("K261", "leave open what nobody ends in time")
 def _(patch: Patch) -> None:
     patch.setattr(TransactionCoordinator, "_is_late", lambda self, name, clock: False)
 
 
-@mutant("K263", "end a transaction in the epoch in which it was open")
+@mutant("K262", "end a transaction in the epoch in which it was open")
 def _(patch: Patch) -> None:
     right = epochs.prepare
 
