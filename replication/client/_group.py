@@ -121,11 +121,7 @@ class GroupReader(Client):
         if member is None:
             member = self._member = self._join(heard)
         member.listener, member.failure = heard, None
-        member.pattern = compiled
-        if compiled is None:
-            member.read(names)
-        else:
-            self._nursery.start_soon(member.watch_topics, compiled)
+        member.look_for(names if compiled is None else compiled)
 
     def _checked_names(self, topics: object) -> list[str]:
         if topics is None:

@@ -91,7 +91,8 @@ class Member:
         self.listener = listener
         self.failure: ClientError | None = None
         """What the next poll raises; it stays if the group does not take this consumer."""
-        self.pattern: re.Pattern[str] | None = None
+        self._watching = trio.CancelScope()
+        """Of the pattern by which topics are found."""
         self.held: dict[PartitionId, TopicPartition] = {}
         """All that the caller has been told of and not yet been told to have lost."""
         self._reads = reads
@@ -187,6 +188,7 @@ class Member:
                     self._cluster.look()
                 await trio.lowlevel.checkpoint()
         self._cluster.listeners.remove(self._cluster_changed)
+        self._watching.cancel()
         self._fail_commits(error_for(ErrorCode.UNKNOWN_MEMBER_ID, f"group {self._group!r}", "closed"))
 
     # Topics
@@ -214,24 +216,35 @@ class Member:
         names, counts = self._cluster.named_topics()
         self.step(me.TopicsKnown(names=names, counts=counts, looked=topics))
 
-    async def watch_topics(self, pattern: re.Pattern[str]) -> None:
-        """Find the topics that the pattern means, again and again, while it is the one that counts."""
-        while self.pattern is pattern and not self.machine.ended:
-            pause = self._max_age
-            try:
-                ask = partial(self._cluster.ask, m.Kind.METADATA, timeout=_METADATA_TIMEOUT)
-                answer = await whole_metadata(ask, m.MetadataRequest(topics=None))
-            except ClientError as error:
-                if not error.retriable:
-                    self._stumble(error)
-                pause = _LOOK_AGAIN
-            else:
-                if self.pattern is pattern:
-                    names = [each.name for each in answer.topics if not each.name.startswith("__")]
-                    self.read(filter(pattern.fullmatch, names))
-            await trio.sleep(pause)
+    def look_for(self, topics: re.Pattern[str] | Iterable[str]) -> None:
+        """Read these from now on, by name or by pattern; what a former pattern finds counts no more."""
+        self._watching.cancel()
+        self._watching = trio.CancelScope()
+        if isinstance(topics, re.Pattern):
+            self._nursery.start_soon(self._watch_topics, topics, self._watching)
+        else:
+            self._read(topics)
 
-    def read(self, topics: Iterable[str]) -> None:
+    async def _watch_topics(self, pattern: re.Pattern[str], scope: trio.CancelScope) -> None:
+        """Find the topics that the pattern means, again and again."""
+        with scope:
+            while True:
+                pause = self._max_age
+                try:
+                    ask = partial(self._cluster.ask, m.Kind.METADATA, timeout=_METADATA_TIMEOUT)
+                    answer = await whole_metadata(ask, m.MetadataRequest(topics=None))
+                except ClientError as error:
+                    if not error.retriable:
+                        self._stumble(error)
+                    pause = _LOOK_AGAIN
+                else:
+                    # An answer that has come is told even if nobody waits for it any more.
+                    if not scope.cancel_called:
+                        names = [each.name for each in answer.topics if not each.name.startswith("__")]
+                        self._read(filter(pattern.fullmatch, names))
+                await trio.sleep(pause)
+
+    def _read(self, topics: Iterable[str]) -> None:
         """The topics of the subscription, as they are from now on."""
         wanted = tuple(sorted(topics))
         self._cluster.watch(wanted)

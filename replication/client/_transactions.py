@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import trio
@@ -56,7 +56,6 @@ class Transactions:
         self._thing = f"transactional_id {settings.transactional_id!r}"
         self._failure: ClientError | None = None
         sender.on_failure = self._failed
-        self._bar()
 
     def _bar(self) -> None:
         """Only an open transaction takes records."""
@@ -88,11 +87,10 @@ class Transactions:
         self._failure = error
         self._machine.failed()
         self._bar()
-        self._sender.wake(0)
 
     def _check(self, call: str, *phases: Phase) -> None:
         if self._machine.phase not in phases:
-            if self._machine.phase is Phase.FENCED and self._sender.fenced is not None:
+            if self._sender.fenced is not None:
                 raise self._sender.fenced
             raise self._state_error(call)
 
@@ -116,7 +114,6 @@ class Transactions:
         """See `Producer.begin`."""
         self._check("begin", Phase.READY)
         self._machine.begin()
-        self._failure = None
         self._sender.begin_transaction(ProducerIdentity(*self._machine.ids))
         self._bar()
 
@@ -137,7 +134,8 @@ class Transactions:
             self._failure = TransactionAbortableError(f"{self._thing}: the transaction is being aborted")
         if self._machine.phase is not Phase.ABORTING:
             self._machine.is_used |= self._sender.has_sent
-            self._sender.give_up_transaction(self._abortable())
+            self._sender.barred = self._abortable()
+            self._sender.give_up_transaction(self._sender.barred)
             # What is in flight: its epoch must not be another one's before it has come to rest.
             await self._sender.settle_all()
         await self._end(committed=False)
@@ -155,6 +153,8 @@ class Transactions:
         except RequestTimeoutError as error:
             raise TransactionOutcomeUnknownError(f"{error}; call `{call}` again") from error
         ended = self._machine.ended(committed, answer)
+        if ended is Ended.REFUSED:
+            self._failure = error_for(answer.error, self._thing, answer.message)
         self._bar()
         if ended is Ended.TIMED_OUT:
             await self._end(committed=False)
@@ -163,8 +163,7 @@ class Transactions:
             assert self._sender.fenced is not None
             raise self._sender.fenced
         if ended is Ended.REFUSED:
-            self._failure = error_for(answer.error, self._thing, answer.message)
-            self._bar()
+            assert self._failure is not None
             raise self._failure
 
     async def send_offsets(self, offsets: Mapping[PartitionId, int], metadata: GroupMetadata) -> None:
@@ -219,11 +218,9 @@ class Transactions:
             return
         with trio.move_on_after(self._timeout) as scope:
             scope.shield = True
-            try:
+            # The next call says so again, and the timeout ends it in any case.
+            with suppress(ClientError):
                 await self.abort()
-            except ClientError as error:
-                # The next call says so again, and the timeout ends it in any case.
-                self._failure = error
 
 
 class Transaction:

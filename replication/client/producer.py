@@ -148,6 +148,8 @@ class Producer(Client):
           MetadataTimeoutError: No node described the topic within `max_block_ms`.
           BufferFullError: No space within `max_block_ms`.
           ProducerFencedError: A newer epoch of this producer's id has written; this producer sends nothing more.
+          TransactionStateError: The producer has a `transactional_id` and no transaction is open, or the one in which
+            this was called ended before there was room for the record.
           ClosedError: The producer is not open.
 
         In all these cases, and if cancelled, the record is not sent.
@@ -266,7 +268,9 @@ class Producer(Client):
         partition: int | None,
         timestamp_ms: int | None,
     ) -> Deliveries:
+        transaction = self._accumulator.transaction
         await self.prepare(topic)
+        self._check_same(transaction)
         deliveries = Deliveries()
         runs = _runs(keys, len(values))
         if (self._in_runs or partition is not None) and len(runs) * _RUN_LENGTH <= len(values):
@@ -325,6 +329,8 @@ class Producer(Client):
         timestamp_ms: int | None,
     ) -> None:
         while start < stop:
+            if self._unyielded >= 16 * _YIELD_EVERY:
+                await self._pause()
             taken = self._accumulator.append_run(
                 deliveries, topic, values, start, stop, key, partition, timestamp_ms
             )
@@ -332,8 +338,6 @@ class Producer(Client):
             if taken == 0:
                 await self._make_room(topic)
             self._unyielded += taken
-            if self._unyielded >= 16 * _YIELD_EVERY:
-                await self._yield()
 
     async def _send_each(
         self,
@@ -346,6 +350,8 @@ class Producer(Client):
     ) -> None:
         append = self._accumulator.try_append
         for index, value in enumerate(values):
+            if self._unyielded >= 4 * _YIELD_EVERY:
+                await self._pause()
             key = keys[index] if keys is not None else None
             delivery = append(topic, value, key, (), partition, timestamp_ms)
             while delivery is None:
@@ -353,22 +359,38 @@ class Producer(Client):
                 delivery = append(topic, value, key, (), partition, timestamp_ms)
             deliveries._add(delivery._batch, delivery._index, 1)
             self._unyielded += 1
-            if self._unyielded >= 4 * _YIELD_EVERY:
-                await self._yield()
 
     async def _yield(self) -> None:
         """Let the sender run: a loop of sends that never waits would otherwise starve it."""
         self._unyielded = 0
         await trio.lowlevel.cancel_shielded_checkpoint()
 
+    async def _pause(self) -> None:
+        """`_yield` before more is handed over: the transaction may end meanwhile."""
+        transaction = self._accumulator.transaction
+        await self._yield()
+        self._check_same(transaction)
+
     async def _make_room(self, topic: str) -> None:
+        transaction = self._accumulator.transaction
         if not self._accumulator.knows(topic):
             await self.prepare(topic)
-            return
-        with trio.move_on_after(self._settings.max_block_ms / 1000) as scope:
-            await self._accumulator.wait_for_space()
-        if scope.cancelled_caught:
-            raise BufferFullError(self._full(f" for max_block_ms={self._settings.max_block_ms}"))
+        else:
+            with trio.move_on_after(self._settings.max_block_ms / 1000) as scope:
+                await self._accumulator.wait_for_space()
+            if scope.cancelled_caught:
+                raise BufferFullError(self._full(f" for max_block_ms={self._settings.max_block_ms}"))
+        self._check_same(transaction)
+
+    def _check_same(self, transaction: object) -> None:
+        """Raise if what was asked for in this transaction would be sent after its end, or in another one."""
+        if self._sender.barred is not None:
+            raise self._sender.barred
+        if self._accumulator.transaction is not transaction:
+            raise TransactionStateError(
+                f"transactional_id {self._settings.transactional_id!r}: the transaction in which this was sent "
+                "ended before there was room for it; send it again in another one"
+            )
 
     def _full(self, how_long: str = "") -> str:
         return (
@@ -410,7 +432,12 @@ class Intake:
         return self._producer._as_bytes(topic, values, keys)
 
     def try_take(self, *checked: Any) -> Delivery | None:
-        """Take a record that `check` returned; None without buffer space."""
+        """Take a record that `check` returned; None without buffer space.
+
+        Raises what keeps it from being sent by now: another thread may have ended the transaction.
+        """
+        if self._producer._sender.barred is not None:
+            raise self._producer._sender.barred
         return self._producer._accumulator.try_append(*checked)
 
     async def take(self, *checked: Any) -> Delivery:

@@ -12,6 +12,8 @@ from insync.replication.client._settings import ClientSettings
 from insync.replication.core import messages as m
 from insync.transport import Security
 
+from .fake_cluster import fake_cluster
+
 TOOK = 0.1
 
 
@@ -68,3 +70,51 @@ async def test_while_leaders_are_elected_looks_follow_each_other(
 ) -> None:
     gaps = await _gaps(itertools.count())
     assert max(gaps) < 3 * TOOK
+
+
+class Calm(Looking):
+    """Nobody suspects the leader that it is shown: it looks only when it is asked to."""
+
+    def suspect(self, topic: str, partition: int, leader: Leader) -> None:
+        assert leader == Leader(1, 7)
+
+
+async def test_who_asks_during_a_look_waits_for_the_next_one(autojump_clock: trio.testing.MockClock) -> None:
+    """The one under way may have been answered before what is asked about had happened."""
+    async with trio.open_nursery() as nursery:
+        cluster = Calm(nursery, itertools.cycle([Leader(1, 7)]))
+        nursery.start_soon(cluster.run)
+        nursery.start_soon(cluster.refresh)
+        await trio.sleep(TOOK / 2)
+        assert len(cluster.began) == 1, "this one is under way"
+        asked = trio.current_time()
+        await cluster.refresh()
+        assert len(cluster.began) == 2 and cluster.began[1] > asked
+        assert trio.current_time() - asked < 10 * TOOK, "it is not looked for at its turn, but now"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_node_that_was_silent_is_asked_again_after_a_while(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with fake_cluster(2) as fake, trio.open_nursery() as nursery:
+        cluster = Cluster(fake.urls, ClientSettings(), nursery, Security())
+        nursery.start_soon(cluster.run)
+        await cluster.refresh()
+        for node in fake.nodes:
+            await cluster.links.get(node.node_id)
+        asked = fake.nodes[0].seen
+
+        async def ask() -> int:
+            """How many of some questions go to node 0."""
+            before = asked[m.Kind.METADATA]
+            for _ in range(6):
+                await cluster.ask(m.Kind.METADATA, m.MetadataRequest(topics=[]), timeout=1.0)
+            return asked[m.Kind.METADATA] - before
+
+        assert await ask() == 3
+        cluster.silent(0)
+        assert await ask() == 0
+        await trio.sleep(10)
+        assert await ask() == 3
+        nursery.cancel_scope.cancel()
