@@ -346,13 +346,16 @@ async def test_call_under_way_when_the_handle_fails_ends_with_it(autojump_clock:
         assert trio.current_time() - began < 1
 
 
-async def test_store_that_cannot_be_opened_again_is_tried_with_pauses(autojump_clock: MockClock) -> None:
+async def test_store_that_cannot_be_opened_again_is_tried_with_pauses(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
     scene = Scene()
     async with scene.store() as store:
         scene.hub.start_outage()
         scene.plugin.fail_in_a_task()
         await trio.sleep(60)
         assert len(scene.made) < 70
+        assert 0 < sum("cannot be opened again yet" in each for each in caplog.messages) < len(scene.made)
         with pytest.raises(StoreUnavailableError, match="ReadTimeout"):
             await store.get("k")
         scene.hub.end_outage()

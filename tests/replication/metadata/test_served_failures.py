@@ -263,6 +263,19 @@ async def test_watches_of_one_connection_are_bounded_and_end_with_it(monkeypatch
             assert isinstance(await watch.__anext__(), Resync)
 
 
+async def test_a_watch_that_is_left_makes_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_MOST_WATCHES", 1)
+    hub = MemoryHub()
+    async with served(hub.store()) as store:
+        for _ in range(3):
+            async with store.watch("w/") as watch:
+                assert isinstance(await watch.__anext__(), Resync)
+                await trio.testing.wait_all_tasks_blocked()
+            await trio.testing.wait_all_tasks_blocked()
+            (handle,) = hub._handles
+            assert len(handle.watches) == 0
+
+
 async def test_cursors_end_with_their_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[serving.Cursors] = []
 

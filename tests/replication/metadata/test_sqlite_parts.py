@@ -15,7 +15,7 @@ import trio.testing
 from insync.replication.metadata import Changed, Put, Resync, SqliteStore, StoreClosedError, Unknown
 from insync.replication.metadata import _sqlite_leases as leases_module
 from insync.replication.metadata._sqlite_database import Announcement, Database
-from insync.replication.metadata._sqlite_leases import HeldLease, LeaseFile
+from insync.replication.metadata._sqlite_leases import HeldLease, LeaseFile, SeenLease
 from insync.replication.metadata._sqlite_worker import StoreBusyError, Worker
 from insync.replication.metadata._watch import PrefixWatch
 
@@ -58,6 +58,7 @@ def test_renewal_extends_the_lease(file: LeaseFile, clock: Clock) -> None:
     clock.now += 99 * MS
     assert held.is_alive()
     assert file.is_alive(7, 2)
+    assert SeenLease(file, 7, 2).is_alive() and not SeenLease(file, 7, 3).is_alive()
     assert not file.is_alive(8, 2)
     assert not file.is_alive(7, 3)
 

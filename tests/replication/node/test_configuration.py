@@ -80,8 +80,8 @@ def test_a_later_source_may_give_one_folder_in_place_of_several() -> None:
     [
         ("replica_lag_time_max = 5", "did you mean replica_lag_time_max_ms?"),
         ("zzzz = 5", "unknown setting 'zzzz'; there are allow, allow_insecure"),
-        ('session_timeout_ms = "5s"', "session_timeout_ms='5s'"),
-        ("session_timeout_ms = 1.5", "session_timeout_ms=1.5"),
+        ('session_timeout_ms = "5s"', "session_timeout_ms='5s': use a whole number"),
+        ("session_timeout_ms = 1.5", "session_timeout_ms=1.5: use a whole number"),
         ("session_timeout_ms = 0", "session_timeout_ms=0: use a number above 0"),
         (
             "session_timeout_ms = 1",

@@ -13,7 +13,7 @@ import pytest
 from insync.replication import Admin, Node, Producer
 from insync.replication.core.types import PartitionId
 from insync.replication.node._maintenance_troubles import MaintenanceTroubles
-from insync.storage import CorruptLogError
+from insync.storage import CompactionResult, CorruptLogError
 from insync.storage.batch import scan
 
 from .test_cluster import consume, full_isr, produce, replicas_agree, settings, until
@@ -198,3 +198,16 @@ def test_damage_is_told_until_it_is_gone(caplog: pytest.LogCaptureFixture) -> No
     assert len(caplog.messages) == 1
     troubles.found_sound(partition, 10)
     assert not troubles.damaged
+
+
+def test_what_is_deleted_has_no_troubles() -> None:
+    troubles = MaintenanceTroubles()
+    partition, other = PartitionId("t", 0), PartitionId("t", 1)
+    for each in (partition, other):
+        troubles.found_damaged(each, CorruptLogError("p", 1, 10, "CRC-32C does not match"))
+        troubles.failed(each, CorruptLogError("p", 1, 10, "CRC-32C does not match"))
+        troubles.succeeded(other, CompactionResult(cleaned_offset=5, batches_unreadable=2))
+        troubles.succeeded(partition, CompactionResult(cleaned_offset=5, batches_unreadable=2))
+    troubles.failed(other, CorruptLogError("p", 1, 10, "CRC-32C does not match"))
+    troubles.forget(partition)
+    assert troubles.damaged.keys() == troubles.failing.keys() == troubles.unreadable.keys() == {other}

@@ -10,6 +10,8 @@ import trio
 
 from insync.replication import Admin, Node
 from insync.replication.node import LogDirectoryFailedError
+from insync.replication.node._log_flusher import LogFlusher
+from insync.storage import LogDirectory, StorageError, TooManyOpenFilesError
 
 from .test_cluster import produce, settings
 
@@ -62,3 +64,22 @@ async def test_a_device_that_refuses_stops_the_node(tmp_path: Path, monkeypatch:
             monkeypatch.setattr(os, "fsync", refuse)
             await produce(node.endpoints, "t", [b"a"])
             await trio.sleep_forever()
+
+
+async def test_a_flush_that_lacks_descriptors_is_late_and_fails_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next one has them again; another error is the log's own."""
+    failed: list[object] = []
+    late, broken = TooManyOpenFilesError("no descriptor is left"), StorageError("the device refuses")
+    directory = LogDirectory(tmp_path, cluster_id="c", node_id=1)
+    directory.flush_due = lambda now: {("t", 0): late, ("t", 1): broken}  # type: ignore[method-assign]
+    flusher = LogFlusher(directory, 60_000, lambda at, error: failed.append((at, error)), failed.append)
+    flusher.start()
+    directory.on_flush_due()
+    with trio.fail_after(60):
+        while not failed:
+            await trio.sleep(0.001)
+    await flusher.stop()
+    assert set(failed) == {(("t", 1), broken)}
+    assert "the flush of 1 logs is late: no descriptor is left" in caplog.messages

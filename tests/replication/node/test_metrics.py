@@ -284,6 +284,17 @@ async def test_what_is_no_request_is_refused_and_harms_nothing(
         assert (await get(node.metrics_address, "/health")).status == 200
 
 
+async def test_who_comes_when_there_are_too_many_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Node(settings(tmp_path, 1, metrics_port=0)) as node:
+        monkeypatch.setattr(http, "MOST_CONNECTIONS", 0)
+        answered = await get(node.metrics_address, "/health")
+        assert answered.status == 503 and b"connections at a time" in answered.body
+        monkeypatch.undo()
+        assert (await get(node.metrics_address, "/health")).status == 200
+
+
 async def test_head_says_how_long_the_body_would_be(tmp_path: Path) -> None:
     async with Node(settings(tmp_path, 1, metrics_port=0)) as node:
         answered = await get(node.metrics_address, "/health", method="HEAD")

@@ -118,7 +118,11 @@ async def test_nothing_is_told_of_the_time_before_the_registration(tmp_path: Pat
 
 @pytest.mark.parametrize("hangs", ["commit", "list"])
 async def test_a_admin_request_is_answered_though_the_store_never_is(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, hangs: str
+    tmp_path: Path,
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    hangs: str,
 ) -> None:
     async def hang(*arguments: object, **named: object) -> None:
         await trio.sleep_forever()
@@ -141,6 +145,7 @@ async def test_a_admin_request_is_answered_though_the_store_never_is(
     ((after, answer),) = answers
     assert answer.error == ErrorCode.REQUEST_TIMED_OUT
     assert after == pytest.approx(ADMIN_TIMEOUT)
+    assert "gave up CreateTopicRequest: not granted within 9 s" in caplog.messages
 
 
 async def test_replicas_hear_of_a_node_that_is_about_to_stop(tmp_path: Path) -> None:
