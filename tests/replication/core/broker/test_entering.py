@@ -120,6 +120,17 @@ def test_a_store_that_was_put_back_since_the_process_began_is_not_entered() -> N
         membership.enter({}, [], 9)
 
 
+def test_a_store_that_does_not_know_the_process_is_told_with_what_it_knows() -> None:
+    membership = starting("a")
+    entered = stored(membership.enter({}, [], 1).transaction, rec.node_key(1))
+    key = rec.incarnation_key(1)
+    with pytest.raises(StorePutBackError, match="it knows no process of node 1, where process 1 had entered"):
+        membership.beat({name: each for name, each in entered.items() if name != key}, [])
+    older = rec.IncarnationRecord(node_id=1, incarnation=0, process="before")
+    with pytest.raises(StorePutBackError, match="it knows process 0 of node 1, where process 1 had entered"):
+        membership.beat(entered | {key: Seen(key=key, version=1, value=b"", record=older)}, [])
+
+
 def test_a_folder_remembers_the_greatest_leader_epoch_that_it_came_in_with() -> None:
     """A repair of the store begins above it; what is led by the process that writes this is later."""
     seen = {}

@@ -199,6 +199,11 @@ def test_a_refused_batch_refuses_its_partition_alone(node: Node) -> None:
             Info(base_offset=0, producer_id=5, producer_epoch=0, base_sequence=-1),
             ErrorCode.INVALID_RECORD,
         ),
+        (
+            LED[0],
+            Info(base_offset=0, producer_id=0, producer_epoch=0, base_sequence=-1),
+            ErrorCode.INVALID_RECORD,
+        ),
     ],
 )
 def test_what_may_not_reach_a_log_is_refused_by_name(

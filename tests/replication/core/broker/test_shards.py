@@ -296,6 +296,15 @@ def test_whoever_waits_is_told_when_the_leadership_ends_and_where_to_go() -> Non
     assert (told.error, told.leader, told.leader_epoch) == (ErrorCode.NOT_COORDINATOR, B, 2)
 
 
+def test_followers_are_listened_to_while_there_is_a_shard() -> None:
+    """Each of their fetches would cost something else on a node that coordinates nothing."""
+    node = Node(A, B)
+    assert node.broker.serving.on_followed is not None
+    node.leader, node.epoch = B, 2
+    node.look()
+    assert node.broker.serving.on_followed is None
+
+
 def test_a_write_is_answered_when_all_in_sync_have_it() -> None:
     node = Node(A, B)
     node.fetch(B)
