@@ -148,8 +148,8 @@ class Producer(Client):
           MetadataTimeoutError: No node described the topic within `max_block_ms`.
           BufferFullError: No space within `max_block_ms`.
           ProducerFencedError: A newer epoch of this producer's id has written; this producer sends nothing more.
-          TransactionStateError: The producer has a `transactional_id` and no transaction is open, or the one in which
-            this was called ended before there was room for the record.
+          TransactionStateError: The producer has a `transactional_id`, and no transaction is open or the one in
+            which this was called ended before there was room for the record.
           ClosedError: The producer is not open.
 
         In all these cases, and if cancelled, the record is not sent.

@@ -27,7 +27,8 @@ from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.errors import ErrorCode
 from insync.storage.batch import build_batch
 
-from .fake_cluster import FakeNode, answer_when, fail_with, fake_cluster
+from .fake_cluster import FakeNode, fake_cluster
+from .faults import answer_when, fail_with
 from .test_transactions import MEMBER, READ, SILENCE, Clock, Script, at_work, batches, ends, epochs
 
 SMALL = {"buffer_memory": 1_000, "linger_ms": 60_000}

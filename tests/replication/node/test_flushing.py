@@ -74,12 +74,17 @@ async def test_a_flush_that_lacks_descriptors_is_late_and_fails_nothing(
     late, broken = TooManyOpenFilesError("no descriptor is left"), StorageError("the device refuses")
     directory = LogDirectory(tmp_path, cluster_id="c", node_id=1)
     directory.flush_due = lambda now: {("t", 0): late, ("t", 1): broken}  # type: ignore[method-assign]
-    flusher = LogFlusher(directory, 60_000, lambda at, error: failed.append((at, error)), failed.append)
+    told = trio.Event()
+
+    def fail(*what: object) -> None:
+        failed.append(what)
+        told.set()
+
+    flusher = LogFlusher(directory, 60_000, fail, fail)
     flusher.start()
     directory.on_flush_due()
     with trio.fail_after(60):
-        while not failed:
-            await trio.sleep(0.001)
+        await told.wait()
     await flusher.stop()
     assert set(failed) == {(("t", 1), broken)}
     assert "the flush of 1 logs is late: no descriptor is left" in caplog.messages
