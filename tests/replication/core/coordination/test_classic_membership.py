@@ -82,3 +82,25 @@ def test_what_is_known_later_is_taken() -> None:
     member = Follower(RangeAssignor())
     member.knows("old")
     assert member.held == {TopicPartition("old", 0)} and not member.asks(gm.JoinGroupRequest)
+
+
+def test_the_leader_shares_out_again_when_a_topic_has_got_partitions() -> None:
+    member = Follower(CooperativeStickyAssignor())
+    grown = me.TopicsKnown(names={"new": "t"}, counts={"t": 3}, looked=frozenset({"t"}))
+    member.knows("new")
+    ((token, said),) = member.asks(gm.JoinGroupRequest)
+    me_alone = [gm.JoinedMember(member_id="m", metadata=said.protocols[0].metadata)]
+    led = gm.JoinGroupResponse(
+        generation=2, protocol="cooperative-sticky", leader_id="m", member_id="m", members=me_alone
+    )
+    member.tell(me.Answered(token=token, reply=led))
+    assert [each.assignments != [] for _, each in member.asks(gm.SyncGroupRequest)] == [True]
+    member.sync()
+    member.tell(grown)
+    assert len(member.asks(gm.JoinGroupRequest)) == 1
+
+
+def test_a_follower_leaves_it_to_its_leader_that_a_topic_has_got_partitions() -> None:
+    member = Follower(CooperativeStickyAssignor())
+    member.tell(me.TopicsKnown(names={"old": "t"}, counts={"t": 3}, looked=frozenset({"t"})))
+    assert not member.asks(gm.JoinGroupRequest)

@@ -405,6 +405,18 @@ def test_an_old_client_cannot_keep_what_it_is_to_let_go_by_joining_again(lets_go
     settle(host, new)
 
 
+def test_an_old_client_that_has_joined_in_time_is_not_put_out_later() -> None:
+    host, (old,), new = moved(count=1)
+    settle(host, old, new)
+    host.see(t=PARTITIONS - 1)
+    assert old.beat() == ErrorCode.REBALANCE_IN_PROGRESS
+    assert not old.synced(old.sync(old.joined(old.join())))
+    for _ in range(12):
+        host.pass_time(SESSION / 3)
+        new.beat()
+        assert old.beat() == ErrorCode.NONE
+
+
 def test_a_silent_old_client_is_put_out_by_its_own_session() -> None:
     host, (silent, alive), new = moved()
     settle(host, silent, alive, new)

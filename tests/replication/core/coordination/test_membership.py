@@ -367,6 +367,21 @@ def test_another_coordinator_is_looked_for_when_this_one_says_so() -> None:
         assert client.only(me.FindCoordinator)
 
 
+def test_a_commit_that_is_under_way_goes_to_the_next_coordinator() -> None:
+    """The one before may never answer it, and what comes from it says nothing any more."""
+    client, parked = joined()
+    commit(client, 1, t0=5)
+    first = client.message(gm.CommitGroupOffsetsRequest)
+    client.answer_beat(parked, error=ErrorCode.NOT_COORDINATOR)
+    client.now += 0.1
+    client.tell(me.Tick())
+    client.find()
+    again = client.message(gm.CommitGroupOffsetsRequest)
+    assert again.message.offsets == first.message.offsets
+    assert not client.committed(first, ErrorCode.UNKNOWN_MEMBER_ID)
+    assert client.committed(again) == [me.CommitDone(commit_id=1, error=0)]
+
+
 def test_a_loading_coordinator_is_asked_again() -> None:
     client, parked = joined()
     client.answer_beat(parked, error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -395,6 +410,22 @@ def test_who_takes_no_records_leaves() -> None:
     client.poll()
     assert client.only(me.CallBack).kind is me.CallbackKind.LOST
     client.tell(me.CallbackDone())
+    assert client.beat.message.member_epoch == 0
+
+
+def test_who_takes_no_records_does_not_come_back_by_itself_though_it_has_nothing_to_lose() -> None:
+    client = Client(max_poll_interval=20.0)
+    client.poll()
+    client.find()
+    client.answer_beat(client.beat)
+    client.tell(me.PollEnded())
+    client.now += 20
+    client.tell(me.Tick())
+    leave = client.beat
+    assert leave.message.member_epoch == -1
+    client.tell(me.Answered(token=leave.token, reply=gm.ConsumerGroupHeartbeatResponse()))
+    assert client.effects == [] and client.machine.deadline is None
+    client.poll()
     assert client.beat.message.member_epoch == 0
 
 

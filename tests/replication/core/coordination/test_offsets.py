@@ -70,6 +70,17 @@ def within(host: GroupHost, at: int = 7, *places: str, producer: int = 5, **said
 OK = [ErrorCode.NONE]
 
 
+def test_what_is_done_in_a_topic_that_is_gone_is_no_offset_of_its_namesake() -> None:
+    host = GroupHost()
+    old = host.view.topics["t"].topic_id
+    host.see({"t": 1}, t=4)
+    for topic_id, code in ((old, ErrorCode.INCONSISTENT_TOPIC_ID), (host.view.topics["t"].topic_id, OK[0])):
+        said = gm.GroupOffset(topic="t", partition=0, offset=7, topic_id=topic_id)
+        reply = host.ask(gm.CommitGroupOffsetsRequest(group="g", offsets=[said]))
+        assert [each.error for each in reply.partitions] == [code]
+        assert fetched(host, "t0") == {"t0": -1 if code else 7}
+
+
 def test_without_membership_one_may_commit_while_nobody_is_a_member() -> None:
     host = GroupHost()
     assert commit(host, 7, "t0", "t3", metadata="why") == OK * 2
@@ -427,6 +438,14 @@ def test_patterns_of_a_group_end_with_it() -> None:
     host.lead()
     assert host.ask(gm.DeleteGroupRequest(group="g")).error == 0
     assert host.machine.groups == {}
+
+
+def test_offsets_that_a_transaction_was_about_to_write_go_with_their_topic() -> None:
+    host = GroupHost()
+    assert within(host, 9, "t0") == OK
+    host.see({"t": 1}, t=4)
+    host.mark(5)
+    assert fetched(host, "t0") == {"t0": -1}
 
 
 def test_offsets_are_deleted_of_topics_that_nobody_reads() -> None:
