@@ -35,33 +35,35 @@ def check_step(before: PartitionRecord, record: PartitionRecord, writer: str) ->
     require(record.partition_epoch == before.partition_epoch + 1, "S5", record)
     require(record.leader_epoch == before.leader_epoch + (moved or left), "S5", record)
     kind, _, who = writer.partition(" ")
-    require(record.topic_id == before.topic_id, "S6", f"{writer} wrote {record} over {before}")
+    require(record.topic_id == before.topic_id, "S6", "{} wrote {} over {}", writer, record, before)
     set_anew = record.min_insync_replicas != before.min_insync_replicas
-    require(kind == "controller" or not set_anew, "S6", f"{writer} sets {record}, after {before}")
+    require(kind == "controller" or not set_anew, "S6", "{} sets {}, after {}", writer, record, before)
     where = before.replicas, before.adding, before.removing
     if (record.replicas, record.adding, record.removing) != where:
-        require(kind == "controller", "S6", f"{writer} moves {record}, after {before}")
+        require(kind == "controller", "S6", "{} moves {}, after {}", writer, record, before)
         _check_move(before, record)
     gone, new = set(before.isr) - set(record.isr), set(record.isr) - set(before.isr)
     lost: set[int] = set()
     if kind == "leader":
-        require(not moved and record.leader == int(who), "S6", f"{writer} wrote {record}")
-        require(len(new) <= 1, "S6", f"{writer} added {new}")
+        require(not moved and record.leader == int(who), "S6", "{} wrote {}", writer, record)
+        require(len(new) <= 1, "S6", "{} added {}", writer, new)
     elif kind == "registration":
-        require(gone <= {int(who)} and not new, "S6", f"{writer} wrote {record}")
-        require(record.leader in (before.leader, NO_LEADER), "S6", f"{writer} wrote {record}")
+        require(gone <= {int(who)} and not new, "S6", "{} wrote {}", writer, record)
+        require(record.leader in (before.leader, NO_LEADER), "S6", "{} wrote {}", writer, record)
         lost = (gone | (set(before.elr) - set(record.elr))) & {int(who)}
     elif moved and record.leader != NO_LEADER and record.leader not in before.isr:
-        require(record.isr == (record.leader,), "S21", f"elected from outside the ISR: {record}")
+        require(record.isr == (record.leader,), "S21", "elected from outside the ISR: {}", record)
     else:
-        require(not new, "S6", f"{writer} added {new}")
+        require(not new, "S6", "{} added {}", writer, new)
         if kind == "controller":
             _check_own_leader(before, record)
     unclean = is_unclean(before, record)
     eligible = _eligible(before, record, lost) if not unclean else set()
-    require(set(record.elr) == eligible, "S6", f"eligible should be {eligible}: {record}, after {before}")
+    require(
+        set(record.elr) == eligible, "S6", "eligible should be {}: {}, after {}", eligible, record, before
+    )
     recovering = unclean or (before.recovering and len(record.isr) <= 1)
-    require(record.recovering == recovering, "S21", f"{record}, after {before}")
+    require(record.recovering == recovering, "S21", "{}, after {}", record, before)
 
 
 def _check_move(before: PartitionRecord, record: PartitionRecord) -> None:
@@ -70,34 +72,41 @@ def _check_move(before: PartitionRecord, record: PartitionRecord) -> None:
     left = set(before.replicas) - set(record.replicas)
     if record.adding or record.removing:
         origin = set(before.replicas) - set(before.adding)
-        require(not left, "S17", f"{left} are left at the start of a move: {record}, after {before}")
+        require(not left, "S17", "{} are left at the start of a move: {}, after {}", left, record, before)
         same = (set(record.isr), record.leader) == (set(before.isr), before.leader)
-        require(same, "S17", f"a move changes who is in sync: {record}, after {before}")
-        require(set(record.replicas) - set(record.adding) == origin, "S17", f"{record}, after {before}")
+        require(same, "S17", "a move changes who is in sync: {}, after {}", record, before)
+        require(set(record.replicas) - set(record.adding) == origin, "S17", "{}, after {}", record, before)
         return
     if not before.adding and not left:
         # Another order of preference, which may also keep those that were to go.
-        require(set(record.replicas) == set(before.replicas), "S17", f"{record}, after {before}")
-        require(set(record.isr) == set(before.isr), "S17", f"{record}, after {before}")
+        require(set(record.replicas) == set(before.replicas), "S17", "{}, after {}", record, before)
+        require(set(record.isr) == set(before.isr), "S17", "{}, after {}", record, before)
         return
-    require(list(record.replicas) == target, "S17", f"moved elsewhere than asked: {record}, after {before}")
+    require(
+        list(record.replicas) == target, "S17", "moved elsewhere than asked: {}, after {}", record, before
+    )
     stay = set(before.isr) & set(target)
     require(
-        set(record.isr) == stay, "S17", f"a move costs more than who is removed: {record}, after {before}"
+        set(record.isr) == stay, "S17", "a move costs more than who is removed: {}, after {}", record, before
     )
     missing = set(target) - stay
     require(
-        not missing & set(before.adding), "S17", f"{missing} have not caught up: {record}, after {before}"
+        not missing & set(before.adding),
+        "S17",
+        "{} have not caught up: {}, after {}",
+        missing,
+        record,
+        before,
     )
     enough = not missing or len(stay) >= min(record.min_insync_replicas, len(target))
-    require(enough, "S17", f"a move leaves too few in sync: {record}, after {before}")
+    require(enough, "S17", "a move leaves too few in sync: {}, after {}", record, before)
 
 
 def _check_own_leader(before: PartitionRecord, record: PartitionRecord) -> None:
     """Of those in sync somebody leads, unless it is told to stop; who leads and may go on does."""
     if record.leader != before.leader and before.leader in record.isr:
         preferred = record.leader == record.replicas[0]
-        require(preferred, "S6", f"leadership is taken away for no reason: {record}, after {before}")
+        require(preferred, "S6", "leadership is taken away for no reason: {}, after {}", record, before)
 
 
 def is_unclean(before: PartitionRecord, record: PartitionRecord) -> bool:

@@ -108,7 +108,7 @@ class Producer:
             disk = self._cluster.oracle.disk_of(leader, self.partition)
             forgot = facts.forgot or bool(facts.blind) or disk.forgot
             facts.forgot |= first is entry and forgot
-            require(first is not entry or facts.unclean or forgot, "S12", f"{entry} is out of order")
+            require(first is not entry or facts.unclean or forgot, "S12", "{} is out of order", entry)
 
 
 class PlainProducer:
@@ -206,7 +206,10 @@ class Consumer:
             require(
                 told.offset < committed,
                 "S10",
-                f"{host.name} tells of {told.offset} by its time, committed is {committed}",
+                "{} tells of {} by its time, committed is {}",
+                host.name,
+                told.offset,
+                committed,
             )
 
     @staticmethod
@@ -215,7 +218,12 @@ class Consumer:
         for node in leader.record.replicas:
             told = leader.why_out(node)
             require(
-                bool(told) == (node not in leader.record.isr), "S9", f"{node} in {leader.record.isr}: {told}"
+                bool(told) == (node not in leader.record.isr),
+                "S9",
+                "{} in {}: {}",
+                node,
+                leader.record.isr,
+                told,
             )
 
 

@@ -175,12 +175,13 @@ class Cluster(Hosting):
     def _put_of_node(self, put: Put, session: int) -> None:
         """S23: the store never takes an earlier process of a node for the present one."""
         record = put.record
-        assert isinstance(record, rec.NodeRecord | rec.IncarnationRecord | rec.PulseRecord)
-        known = self.store.incarnations.get(record.node_id, 0)
+        assert isinstance(record, (rec.NodeRecord, rec.IncarnationRecord, rec.PulseRecord))
+        present = self.store.processes.get(record.node_id)
+        known = present.incarnation if present is not None else 0
         if isinstance(record, rec.NodeRecord):
-            require(record.incarnation == known, "S23", f"{record} is registered, the process is {known}")
+            require(record.incarnation == known, "S23", "{} is registered, the process is {}", record, known)
         elif isinstance(record, rec.IncarnationRecord):
-            require(record.incarnation >= known, "S23", f"{record} comes after process {known}")
+            require(record.incarnation >= known, "S23", "{} comes after process {}", record, known)
         self.store.put_of_node(put.key, record, session)
 
     def _drop(self, key: str, writer: str) -> None:
@@ -343,7 +344,7 @@ class Cluster(Hosting):
         if admin_request in self.admin_requests:
             self.control(node, ctl.AdminRequestExpired(request_id=admin_request))
             require(
-                admin_request not in self.admin_requests, "L5", f"request {admin_request} is not answered"
+                admin_request not in self.admin_requests, "L5", "request {} is not answered", admin_request
             )
 
     def _balance(self) -> None:

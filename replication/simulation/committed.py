@@ -45,7 +45,7 @@ class Ledger:
                 self._end(producer_id, outcome)
                 continue
             found = records.get(payload)
-            require(found is not None, "S28", f"{self.facts.name}: no coordinator has written {payload}")
+            require(found is not None, "S28", "{}: no coordinator has written {}", self.facts.name, payload)
             assert found is not None
             if self.length + len(found) > len(committed):
                 return
@@ -65,7 +65,7 @@ class Ledger:
 
     def _take(self, key: bytes, value: bytes | None, producer_id: int) -> None:
         decoded = record_codec.decode_record(key, value)
-        require(not isinstance(decoded, record_codec.Unknown), "S28", f"{self.facts.name}: {key!r}")
+        require(not isinstance(decoded, record_codec.Unknown), "S28", "{}: {!r}", self.facts.name, key)
         assert not isinstance(decoded, record_codec.Unknown)
         place, found = decoded
         if isinstance(place, r.OffsetKey):

@@ -181,7 +181,7 @@ class Coordinators:
             self._cluster.transactions.replied(node, asked, effect.response)
             return
         assert isinstance(asked, Asked)
-        require(asked in self._waiting, "L5", f"{effect.response} answers nothing that waits")
+        require(asked in self._waiting, "L5", "{} answers nothing that waits", effect.response)
         del self._waiting[asked]
         if isinstance(asked.message, _ABOUT_ENDS):
             assert isinstance(effect.response, tm.ProducerIdResponse)
@@ -239,7 +239,9 @@ class Coordinators:
             case gm.ConsumerGroupHeartbeatResponse() if message.member_epoch >= 0:
                 self.beats += 1
                 given = message.group, response.member_id, response.member_epoch
-                require(given in ledger.epochs, "S28", f"node {node.id}: {given} is told, and not committed")
+                require(
+                    given in ledger.epochs, "S28", "node {}: {} is told, and not committed", node.id, given
+                )
                 self._has_lease(node, partition)
 
     def is_loaded(self, node: Node, partition: PartitionId) -> None:
@@ -250,10 +252,12 @@ class Coordinators:
             return  # what it tells yet is judged by what it says
         place = node.id, node.process, partition, role.epoch
         covered = self._covered.get(place, role.replica.log.log_start_offset)
-        require(covered >= role.epoch_start, "S29", f"{host.name} serves, and was read up to {covered}")
+        require(covered >= role.epoch_start, "S29", "{} serves, and was read up to {}", host.name, covered)
         high_watermark = role.replica.log.high_watermark
         decided = high_watermark >= role.epoch_start
-        require(decided, "S29", f"{host.name} serves at {high_watermark}, its epoch at {role.epoch_start}")
+        require(
+            decided, "S29", "{} serves at {}, its epoch at {}", host.name, high_watermark, role.epoch_start
+        )
 
     def _is_committed(
         self, message: gm.CommitGroupOffsetsRequest, response: gm.CommitGroupOffsetsResponse, ledger: Ledger
@@ -265,7 +269,12 @@ class Coordinators:
                 self.commits += 1
                 count = ledger.marks[each.metadata]
                 require(
-                    count == 1, "S28", f"{ledger.facts.name}: {each} is told, and committed {count} times"
+                    count == 1,
+                    "S28",
+                    "{}: {} is told, and committed {} times",
+                    ledger.facts.name,
+                    each,
+                    count,
                 )
 
     def _is_current(
@@ -303,7 +312,11 @@ class Coordinators:
                     require(
                         late <= ISOLATION + ROUNDING,
                         "S30",
-                        f"node {node.id} of epoch {each.leader_epoch} renews {late:g} s after epoch {epoch}",
+                        "node {} of epoch {} renews {:g} s after epoch {}",
+                        node.id,
+                        each.leader_epoch,
+                        late,
+                        epoch,
                     )
 
     # Logs
@@ -399,12 +412,12 @@ class Coordinators:
             if partition.topic in INTERNAL and replica.leader is not None
         }
         hosted = {each.partition: each.leader_epoch for each in broker.shards.facts()}
-        require(hosted == led, "S31", f"node {node.id} has shards {hosted}, and leads {led}")
+        require(hosted == led, "S31", "node {} has shards {}, and leads {}", node.id, hosted, led)
 
     def check_health(self, *, without: int | None = None) -> None:
         """L16: everybody was answered, and whoever leads coordinates. Of the clients see `group_clients`."""
         overdue = self.overdue(without=without)
-        require(not overdue, "L5", f"never answered: {overdue[:1]}")
+        require(not overdue, "L5", "never answered: {}", overdue[:1])
         for partition, versioned in self._cluster.store.partitions.items():
             node = self._cluster.nodes.get(versioned.record.leader)
             if partition.topic not in INTERNAL or node is None or node.id == without or node.broker is None:
@@ -412,4 +425,6 @@ class Coordinators:
             if len(versioned.record.isr) < versioned.record.min_isr:
                 continue  # nothing can be committed, so nothing can be loaded
             active = {each.partition for each in node.broker.shards.facts() if each.active}
-            require(partition in active, "L16", f"node {node.id} leads {partition}, and does not coordinate")
+            require(
+                partition in active, "L16", "node {} leads {}, and does not coordinate", node.id, partition
+            )

@@ -93,13 +93,19 @@ class CurrentReads:
             require(
                 result.offset >= asked.acknowledged,
                 "S25",
-                f"{asked.host.name}: told {result.offset} as current, acknowledged up to {asked.acknowledged}",
+                "{}: told {} as current, acknowledged up to {}",
+                asked.host.name,
+                result.offset,
+                asked.acknowledged,
             )
             committed = len(facts.committed)
             require(
                 result.offset <= committed,
                 "S25",
-                f"{asked.host.name}: told {result.offset} as current, committed up to {committed}",
+                "{}: told {} as current, committed up to {}",
+                asked.host.name,
+                result.offset,
+                committed,
             )
         self._cluster.later(self._delay(), partial(asked.told, result))
 

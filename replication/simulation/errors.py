@@ -21,7 +21,11 @@ class Violated(AssertionError):
         self.invariant = invariant
 
 
-def require(holds: bool, invariant: str, detail: object) -> None:
-    """Raise `Violated` unless `holds`."""
+def require(holds: bool, invariant: str, detail: object, *values: object) -> None:
+    """Raise `Violated` unless `holds`.
+
+    `values`: what `detail` is formatted with, as by `str.format`. Only then, because nearly every check holds, and
+    its text may cost more than the check.
+    """
     if not holds:
-        raise Violated(invariant, detail)
+        raise Violated(invariant, str(detail).format(*values) if values else detail)

@@ -86,14 +86,19 @@ class PartitionFacts:
         known = self._contents[key]
         unknown = UNKNOWN_HISTORY in (earlier, known[0])
         same = known[1:] == content[1:] and (unknown or known[0] == earlier)
-        require(same, "S3", f"{host.name} appends another {meta} than stands elsewhere")
+        require(same, "S3", "{} appends another {} than stands elsewhere", host.name, meta)
 
     def commit(self, host: Host, high_watermark: int) -> None:
         """S1, S12: what a leader commits goes on from what was committed, and no producer's batch is missing."""
         known = len(self.committed)
-        require(self.agreed(host.disk) >= known, "S1", f"leader {host.name} shows another history")
+        require(self.agreed(host.disk) >= known, "S1", "leader {} shows another history", host.name)
         require(
-            high_watermark <= host.disk.end, "S9", f"{host.name} commits {high_watermark} of {host.disk.end}"
+            high_watermark <= host.disk.end,
+            "S9",
+            "{} commits {} of {}",
+            host.name,
+            high_watermark,
+            host.disk.end,
         )
         self.committed += host.disk.flat[known:high_watermark]
         host.disk.agreed = high_watermark

@@ -84,9 +84,12 @@ class Fetches:
     def _with_room(self, message: FetchRequest) -> FetchRequest:
         """For one to four batches of each partition, and now and then for one batch of all of them."""
         dice = self._cluster.random
+        is_full = dice.random() < FULL
+        if not is_full and not message.partitions:
+            return message
         return attrs.evolve(
             message,
-            max_bytes=BATCH_SIZE if dice.random() < FULL else message.max_bytes,
+            max_bytes=BATCH_SIZE if is_full else message.max_bytes,
             partitions=[
                 attrs.evolve(each, max_bytes=BATCH_SIZE * (1 + int(dice.random() * LARGEST)))
                 for each in message.partitions

@@ -145,8 +145,9 @@ class Hosting(World, ABC):
 
     def tell(self, node: Node, event: Event) -> None:
         """One event into the broker of a process, if it has one by now."""
-        if node.broker is not None:
-            self.obey(node, node.broker.step(event, node.clock(self.now)))
+        broker = node.broker
+        if broker is not None:
+            self.obey(node, broker.step(event, node.clock(self.now)))
 
     def obey(self, node: Node, effects: list[Effect]) -> None:
         """Carry out what a broker asks for; what is left for the end of the turn comes after what happens now."""
@@ -156,7 +157,8 @@ class Hosting(World, ABC):
                 action(self, node, effect)
             else:
                 self.network.obey(node, effect)
-        if node.broker is not None and node.broker.context.is_unsettled and not node.settling:
+        broker = node.broker
+        if broker is not None and broker.context.is_unsettled and not node.settling:
             node.settling = True
             self.on(node, 0.0, partial(self._settle, node))
 
@@ -170,16 +172,18 @@ class Hosting(World, ABC):
 
     def arm(self, node: Node) -> None:
         """Have the broker ticked when it wants to be, by the clock of its node."""
-        if node.broker is not None and node.broker.deadline < node.armed:
-            node.armed = deadline = node.broker.deadline
+        broker = node.broker
+        if broker is not None and (deadline := broker.deadline) < node.armed:
+            node.armed = deadline
             wait = (deadline - node.clock(self.now)) / node.clock_rate
             self.on(node, max(wait, LEAST_WAIT), partial(self._due, node, deadline))
 
     def _due(self, node: Node, deadline: float) -> None:
         if node.armed == deadline:
             node.armed = NEVER
-        if node.broker is not None:
-            self.obey(node, node.broker.tick(node.clock(self.now)))
+        broker = node.broker
+        if broker is not None:
+            self.obey(node, broker.tick(node.clock(self.now)))
             self.arm(node)
 
     def _job(self, node: Node, job: Job) -> None:

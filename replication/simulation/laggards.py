@@ -71,5 +71,10 @@ class Laggards:
             require(
                 not lags,
                 "L11",
-                f"{host.name} keeps {member}, which is at {had}, and ended at {ends[0][1]} {LAG_MAX:g} s ago",
+                "{} keeps {}, which is at {}, and ended at {} {:g} s ago",
+                host.name,
+                member,
+                had,
+                ends[0][1],
+                LAG_MAX,
             )

@@ -117,14 +117,14 @@ class TaskRun:
         """S13: nobody but the latest run fences another. S12: once it has written, nobody comes in between."""
         if reply.error == ErrorCode.INVALID_PRODUCER_EPOCH:
             latest = self._epoch == self._task.epoch
-            require(not latest, "S13", f"{entry} is fenced, and is of the latest run")
+            require(not latest, "S13", "{} is fenced, and is of the latest run", entry)
         elif reply.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and by_the_leader and self._established:
             first = next((one for one in self._window if not one.acknowledged), None)
             disk = self._cluster.oracle.disk_of(self._leader, self._partition)
             facts = self._facts
             forgot = facts.forgot or bool(facts.blind) or disk.forgot
             facts.forgot |= first is entry and forgot
-            require(first is not entry or facts.unclean or forgot, "S12", f"{entry} is out of order")
+            require(first is not entry or facts.unclean or forgot, "S12", "{} is out of order", entry)
 
     @property
     def _leader(self) -> int:

@@ -237,7 +237,7 @@ class Network:
     def _ask(self, node: Node, effect: fx.Ask) -> None:
         cluster, wires, link = self._cluster, self._wires[node.id], effect.connection
         assert isinstance(link, Link)
-        under_way = [each.asked for each in wires.questions.values() if each.link.peer is link.peer]
+        under_way = (each.asked for each in wires.questions.values() if each.link.peer is link.peer)
         cluster.pauses.asking(node, link.peer, effect, under_way)
         assert node.broker is not None
         asked = node.broker.following.questions(link.peer.id)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .cluster import Cluster
     from .requests import Sent
 
+_CHANGES_RECORD = (ev.RecordChanged, ev.IsrStored)
 _CHANGES_LOG = (ev.Appended, ev.EpochAssigned, ev.Truncated, ev.Opened, ev.LogStartAdvanced)
 
 
@@ -92,20 +93,20 @@ class Oracle:
         shape = 0 <= log.log_start_offset <= log.high_watermark <= log.log_end_offset <= log.next_offset
         if isinstance(event, ev.Opened) and not replica.failure:
             found, held = (log.log_start_offset, log.log_end_offset), (disk.start, disk.end)
-            require(found == held, "S15", f"{host.name} goes by a log of {found}, on disk {held}")
+            require(found == held, "S15", "{} goes by a log of {}, on disk {}", host.name, found, held)
         # A closed log may have done what its replica will never hear of.
         told_all = not log.outstanding and replica.role != "closed"
         if not shape or (told_all and log.log_end_offset > disk.end):
             require(False, "S9", f"{host.name}: {log}, on disk {disk.end}")
         if state is not None:
-            require(state == self._state(host), "S13", f"{host.name} heeds {event}")
-        if isinstance(event, ev.RecordChanged | ev.IsrStored):
+            require(state == self._state(host), "S13", "{} heeds {}", host.name, event)
+        if isinstance(event, _CHANGES_RECORD):
             self._version_known(host)
         self._start_known(host, event)
         told = not log.outstanding and log.log_start_offset == disk.start
         if isinstance(event, _CHANGES_LOG) and told and replica.role != "closed":
             cached = list(log.epochs.entries)
-            require(cached == disk.epochs, "S14", f"{host.name}: {cached}, on disk {disk.epochs}")
+            require(cached == disk.epochs, "S14", "{}: {}, on disk {}", host.name, cached, disk.epochs)
         leads = replica.leader is not None
         facts = host.facts
         if leads:
@@ -119,13 +120,13 @@ class Oracle:
             return
         if not led and not leads:
             seen = min(log.high_watermark, disk.end)
-            require(facts.agreed(disk) >= seen, "S3b", f"{host.name} shows what is not committed")
+            require(facts.agreed(disk) >= seen, "S3b", "{} shows what is not committed", host.name)
         elif log.high_watermark > len(facts.committed):
             facts.commit(host, log.high_watermark)
             self.quorum(host.partition)
         else:
             require(
-                facts.agreed(disk) >= log.high_watermark, "S1", f"leader {host.name} shows another history"
+                facts.agreed(disk) >= log.high_watermark, "S1", "leader {} shows another history", host.name
             )
 
     @staticmethod
@@ -152,7 +153,7 @@ class Oracle:
         if replica.versioned is not None:
             key = host.name, host.node.process
             known, version = self._versions.get(key, 0), replica.versioned.version
-            require(version >= known, "S5", f"{host.name} went back from version {known} to {version}")
+            require(version >= known, "S5", "{} went back from version {} to {}", host.name, known, version)
             self._versions[key] = version
 
     def _start_known(self, host: Host, event: ev.Event | ev.Fetch) -> None:
@@ -162,16 +163,15 @@ class Oracle:
         known = self._starts.get(key, 0)
         if start != known:
             cut = isinstance(event, ev.Truncated) or host.facts.unclean
-            require(start > known or cut, "S16", f"{host.name} began at {known}, now at {start}")
+            require(start > known or cut, "S16", "{} began at {}, now at {}", host.name, known, start)
             self._starts[key] = start
 
     def _led(self, host: Host, facts: PartitionFacts) -> None:
         assert host.replica is not None
         epoch, me = host.replica.leader_epoch, (host.node.id, host.node.process)
         holder = facts.leaders.setdefault(epoch, me)
-        if (key := (host.name, host.node.process, epoch)) not in self._since:
-            self._since[key] = host.replica.now
-        require(holder == me, "S4", f"epoch {epoch} of {facts.name} led by {holder} and by {me}")
+        self._since.setdefault((host.name, host.node.process, epoch), host.replica.now)
+        require(holder == me, "S4", "epoch {} of {} led by {} and by {}", epoch, facts.name, holder, me)
 
     def proposed(self, host: Host, proposal: fx.ProposeIsr) -> None:
         """S16: whoever is to join has let go of what is deleted, as the proposal may be stored at once.
@@ -188,7 +188,7 @@ class Oracle:
                 if self._cluster.nodes[member].lost_data or incarnation != present[member]:
                     continue  # it is another process by now, which the store will not take for this one
                 start = self.disk_of(member, host.partition).start
-                require(start >= facts.deleted, "S16", f"node {member}, to join, begins at {start}")
+                require(start >= facts.deleted, "S16", "node {}, to join, begins at {}", member, start)
         key = host.name, host.node.process, proposal.proposal_id
         again = key in self._proposals
         self._proposals.add(key)
@@ -200,7 +200,7 @@ class Oracle:
             seen = self._at_end.get((host.name, host.node.process, replica.leader_epoch, member))
             since = self._since[host.name, host.node.process, replica.leader_epoch]
             lag = replica.now - max(since, seen if seen is not None else since)
-            require(not at_end and lag > LAG_MAX, "L7", f"{host.name} puts out {member} after {lag:g} s")
+            require(not at_end and lag > LAG_MAX, "L7", "{} puts out {} after {:g} s", host.name, member, lag)
 
     def _note_lag(self, host: Host, event: ev.Fetch, answer: fx.FetchAnswer) -> None:
         """When a member had all that its leader has, told without the leader's own bookkeeping."""
@@ -233,16 +233,16 @@ class Oracle:
         if leading is not None:
             holder = facts.leaders.get(leading)
             me = host.node.id, host.node.process
-            require(holder == me, "S4", f"{host.name} writes in epoch {leading}, which {holder} leads")
+            require(holder == me, "S4", "{} writes in epoch {}, which {} leads", host.name, leading, holder)
         for batch in batches:
             meta, start = batch.meta, disk.start
             inside = not disk.batches and meta.base_offset < start == disk.end < meta.next_offset
             goes_on = meta.base_offset == disk.end or inside
-            require(goes_on, "S5", f"{host.name}: {batch.meta} after {disk.end}")
+            require(goes_on, "S5", "{}: {} after {}", host.name, batch.meta, disk.end)
             last = disk.batches[-1].meta.leader_epoch if disk.batches else -1
-            require(batch.meta.leader_epoch >= last, "S5", f"{host.name}: {batch.meta} after epoch {last}")
+            require(meta.leader_epoch >= last, "S5", "{}: {} after epoch {}", host.name, meta, last)
             facts.line(host, batch)
-            require(batch.payload not in facts.refused, "S18", f"{batch.payload} was refused and is written")
+            require(batch.payload not in facts.refused, "S18", "{} was refused and is written", batch.payload)
             facts.written.add(batch.payload)
             if leading is not None and disk.forgot and meta.producer_id >= 0:
                 facts.blind.add((meta.base_offset, meta.leader_epoch))
@@ -254,7 +254,7 @@ class Oracle:
         for epoch, start in disk.epochs[-2:]:
             if start < disk.end:
                 first = start <= disk.start or disk.flat[start - 1][0] < epoch
-                require(first and disk.flat[start][0] == epoch, "S14", f"{host.name}: {disk.epochs}")
+                require(first and disk.flat[start][0] == epoch, "S14", "{}: {}", host.name, disk.epochs)
         if disk.end > disk.start and not any(entry.epoch == disk.flat[-1][0] for entry in disk.epochs[-2:]):
             require(False, "S14", f"{host.name}: {disk.epochs} without epoch {disk.flat[-1][0]}")
         self.quorum(host.partition)
@@ -312,7 +312,7 @@ class Oracle:
         assert host.replica is not None
         key = host.name, host.node.process, host.replica.leader_epoch
         rounds = self._cuts[key] = self._cuts.get(key, 0) + 1
-        require(rounds <= len(host.disk.epochs) + 3, "L6", f"{host.name} cuts for the {rounds}th time")
+        require(rounds <= len(host.disk.epochs) + 3, "L6", "{} cuts for the {}th time", host.name, rounds)
 
     def recovered(self, host: Host, *, was: list[tuple[int, str]], flushed: int) -> None:
         """S15: what is found after a stop is what was written, whole, and all of it that was flushed."""
@@ -374,7 +374,9 @@ class Oracle:
             disk = self.disk_of(member, partition)
             if disk.agreed < committed and not node.lost_data:
                 held = facts.agreed(disk)
-                require(held == committed, "S7", f"node {member} has {held} of {committed}: {versioned}")
+                require(
+                    held == committed, "S7", "node {} has {} of {}: {}", member, held, committed, versioned
+                )
 
     # The store
 
@@ -392,7 +394,12 @@ class Oracle:
         if writer.startswith("controller"):
             right = record.controller_epoch == store.controller_epoch
             require(
-                right, "S13", f"{writer} of epoch {record.controller_epoch} wrote in {store.controller_epoch}"
+                right,
+                "S13",
+                "{} of epoch {} wrote in {}",
+                writer,
+                record.controller_epoch,
+                store.controller_epoch,
             )
         if before is None:
             self._made(record)
@@ -502,11 +509,11 @@ class Oracle:
         count = sent.batch.offset_count
         here = facts.committed[base : base + count]
         held = len(here) == count and all(payload == sent.payload for _, payload in here)
-        require(held, "S2", f"{facts.name}: {sent.payload} promised at {base}: {here}")
+        require(held, "S2", "{}: {} promised at {}: {}", facts.name, sent.payload, base, here)
         facts.acknowledged = max(facts.acknowledged, base + count)
         known = facts.promised.setdefault(sent.payload, base)
         again = known == base or facts.forgot
-        require(again, "S12", f"{facts.name}: {sent.payload} promised at {known} and at {base}")
+        require(again, "S12", "{}: {} promised at {} and at {}", facts.name, sent.payload, known, base)
         if facts.gone or self._cluster.store.is_put_back:
             return
         copies = sum(
@@ -518,7 +525,7 @@ class Oracle:
         replicas = self._cluster.store.partitions[sent.partition].record.replicas
         there = {host.node.id for host in self._cluster.hosts_of(sent.partition)}
         copies += sum(node in self.risky and node not in there for node in replicas)
-        require(copies >= facts.min_isr, "S2", f"{facts.name}: {sent.payload} is on {copies} disks")
+        require(copies >= facts.min_isr, "S2", "{}: {} is on {} disks", facts.name, sent.payload, copies)
 
     def written(self, host: Host, sent: Sent, base: int) -> None:
         """S2: an answer to acks=1 without an error: the leader's log has the batch."""
@@ -528,14 +535,14 @@ class Oracle:
         here = host.disk.flat[base : base + sent.batch.offset_count]
         held = len(here) == sent.batch.offset_count
         held = held and all(payload in (sent.payload, GONE[1]) for _, payload in here)
-        require(held, "S2", f"{host.name}: {sent.payload} is told to be at {base}: {here}")
+        require(held, "S2", "{}: {} is told to be at {}: {}", host.name, sent.payload, base, here)
 
     def refused(self, sent: Sent) -> None:
         """S18: an answer that says that the batch is certainly in no log."""
         facts = sent.facts
         if facts is None:
             return
-        require(sent.payload not in facts.written, "S18", f"{sent.payload} is written and was refused")
+        require(sent.payload not in facts.written, "S18", "{} is written and was refused", sent.payload)
         facts.refused.add(sent.payload)
 
     def read(self, host: Host, offset: int, batches: Sequence[Stored]) -> None:
@@ -544,12 +551,17 @@ class Oracle:
         """
         facts = host.facts
         gone = not facts.unclean and batches and offset < facts.deleted and self.is_current(host)
-        require(not gone, "S16", f"{facts.name}: read from {offset}, deleted up to {facts.deleted}")
+        require(not gone, "S16", "{}: read from {}, deleted up to {}", facts.name, offset, facts.deleted)
         for meta, payload, _ in batches:
             right = [(meta.leader_epoch, payload)] * meta.offset_count
             there = facts.committed[meta.base_offset : meta.next_offset]
             require(
-                facts.unclean or there == right, "S10", f"{facts.name}: read {meta}, committed is {there}"
+                facts.unclean or there == right,
+                "S10",
+                "{}: read {}, committed is {}",
+                facts.name,
+                meta,
+                there,
             )
 
     def latest(self, host: Host, offset: int) -> None:
@@ -558,9 +570,11 @@ class Oracle:
         """
         facts = host.facts
         if self.is_current(host) and not facts.unclean:
-            require(offset >= facts.latest, "S11", f"{host.name}: latest is {offset}, and was {facts.latest}")
+            require(
+                offset >= facts.latest, "S11", "{}: latest is {}, and was {}", host.name, offset, facts.latest
+            )
             done = facts.acknowledged
-            require(offset >= done, "S20", f"{host.name}: latest is {offset}, acknowledged up to {done}")
+            require(offset >= done, "S20", "{}: latest is {}, acknowledged up to {}", host.name, offset, done)
         facts.latest = max(facts.latest, offset)
 
     def is_current(self, host: Host) -> bool:

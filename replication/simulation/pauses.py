@@ -41,18 +41,22 @@ class Pauses:
         if not isinstance(ask.message, m.FetchRequest):
             return
         others = [each for each in under_way if isinstance(each.message, m.FetchRequest)]
-        require(not others, "L12", f"node {node.id} has {len(others) + 1} fetches under way to {peer.id}")
+        require(
+            not others, "L12", "node {} has {} fetches under way to {}", node.id, len(others) + 1, peer.id
+        )
         for each in ask.message.partitions:
             partition = PartitionId(each.topic, each.partition)
             until = self._partitions.get((node.id, node.process, partition), 0.0)
             early = until - self._now(node)
-            require(early < _ROUNDING, "L13", f"node {node.id} asks for {partition} {early:g} s too early")
+            require(
+                early < _ROUNDING, "L13", "node {} asks for {} {:g} s too early", node.id, partition, early
+            )
 
     def dialling(self, node: Node, dial: fx.Dial) -> None:
         """A node is dialled."""
         until = self._peers.get((node.id, node.process, dial.peer, dial.lane), 0.0)
         early = until - self._now(node)
-        require(early < _ROUNDING, "L13", f"node {node.id} dials node {dial.peer} {early:g} s too early")
+        require(early < _ROUNDING, "L13", "node {} dials node {} {:g} s too early", node.id, dial.peer, early)
 
     def dial_failed(self, node: Node, dial: fx.Dial) -> None:
         """Nobody answered, or nobody listens. A dial that was given up says nothing."""

@@ -77,7 +77,11 @@ class Reader:
             require(
                 host.facts.unclean,
                 "S11",
-                f"{host.name} tells of {answer.diverging}, read was up to {self._position} of {self._last_epoch}",
+                "{} tells of {}, read was up to {} of {}",
+                host.name,
+                answer.diverging,
+                self._position,
+                self._last_epoch,
             )
         self._cluster.send(host.node.id, None, partial(self._take, host, question, answer, batches))
 

@@ -36,7 +36,7 @@ def recheck(cluster: Cluster) -> None:
             _promises_stand(facts)
             _sequences_stand(hosts, facts)
         require(
-            not facts.refused & facts.written, "S18", f"refused and written: {facts.refused & facts.written}"
+            not facts.refused & facts.written, "S18", "refused and written: {}", facts.refused & facts.written
         )
         if not facts.gone and not cluster.store.is_put_back:
             chain.check_shape(cluster.store.partitions[partition].record)
@@ -44,12 +44,14 @@ def recheck(cluster: Cluster) -> None:
 
 def _log_in_order(host: Host) -> None:
     epochs = [epoch for epoch, _ in host.disk.flat[host.disk.start :]]
-    require(epochs == sorted(epochs), "S5", f"{host.name}: {epochs}")
+    require(epochs == sorted(epochs), "S5", "{}: {}", host.name, epochs)
     starts = [batch.meta.base_offset for batch in host.disk.batches]
     ends = [batch.meta.next_offset for batch in host.disk.batches]
     first = starts[0] if starts else host.disk.end
-    require(first <= max(host.disk.start, 0), "S16", f"{host.name}: begins at {first}, not {host.disk.start}")
-    require([first, *ends] == [*starts, host.disk.end], "S5", f"{host.name}: {starts}, {ends}")
+    require(
+        first <= max(host.disk.start, 0), "S16", "{}: begins at {}, not {}", host.name, first, host.disk.start
+    )
+    require([first, *ends] == [*starts, host.disk.end], "S5", "{}: {}, {}", host.name, starts, ends)
 
 
 def _epochs_agree(host: Host) -> None:
@@ -62,7 +64,7 @@ def _epochs_agree(host: Host) -> None:
         begun = [epoch for epoch, start in entries if start <= max(meta.base_offset, disk.start)]
         right = bool(begun) and begun[-1] == meta.leader_epoch
         later = [start for epoch, start in entries if meta.base_offset < start < meta.next_offset]
-        require(right and all(start <= disk.start for start in later), "S14", f"{host.name}: {entries}")
+        require(right and all(start <= disk.start for start in later), "S14", "{}: {}", host.name, entries)
 
 
 def _compacted_for_later(host: Host, facts: PartitionFacts) -> None:
@@ -70,7 +72,9 @@ def _compacted_for_later(host: Host, facts: PartitionFacts) -> None:
     for batch in host.disk.batches:
         last = facts.last_of_key.get(key_of(batch.payload), -1)
         whole = batch.state == WHOLE or batch.meta.base_offset < last
-        require(whole, "S19", f"{host.name} has compacted {batch} away, the last of its key is at {last}")
+        require(
+            whole, "S19", "{} has compacted {} away, the last of its key is at {}", host.name, batch, last
+        )
 
 
 def _shows_committed(host: Host, facts: PartitionFacts) -> None:
@@ -79,14 +83,14 @@ def _shows_committed(host: Host, facts: PartitionFacts) -> None:
         return
     log = replica.log
     shape = 0 <= log.log_start_offset <= log.high_watermark <= log.log_end_offset <= log.next_offset
-    require(shape, "S9", f"{host.name}: {log}")
+    require(shape, "S9", "{}: {}", host.name, log)
     if not facts.unclean:
         start = host.disk.start
         seen = host.disk.flat[start : log.high_watermark]
         right = facts.committed[start : start + len(seen)]
         invariant = "S1" if replica.leader is not None else "S3b"
-        require(seen == right, invariant, f"{host.name} shows what is not committed")
-        require(log.log_start_offset <= start, "S16", f"{host.name} tells of more deleted than is: {log}")
+        require(seen == right, invariant, "{} shows what is not committed", host.name)
+        require(log.log_start_offset <= start, "S16", "{} tells of more deleted than is: {}", host.name, log)
 
 
 def _logs_match(one: Host, other: Host) -> None:
@@ -95,7 +99,7 @@ def _logs_match(one: Host, other: Host) -> None:
     for offset in range(min(len(left), len(right)) - 1, start - 1, -1):
         if left[offset][0] == right[offset][0]:
             same = left[start : offset + 1] == right[start : offset + 1]
-            require(same, "S3", f"{one.name} and {other.name} differ up to {offset}")
+            require(same, "S3", "{} and {} differ up to {}", one.name, other.name, offset)
             break
 
 
@@ -106,7 +110,7 @@ def _prefixes_agree(one: Host, other: Host) -> None:
         shown = min(one.replica.log.high_watermark, other.replica.log.high_watermark, held)
         start = max(one.disk.start, other.disk.start)
         same = one.disk.flat[start:shown] == other.disk.flat[start:shown]
-        require(same, "S3b", f"{one.name} and {other.name} differ below {shown}")
+        require(same, "S3b", "{} and {} differ below {}", one.name, other.name, shown)
 
 
 def _electable_are_complete(cluster: Cluster, partition: PartitionId, facts: PartitionFacts) -> None:
@@ -115,8 +119,8 @@ def _electable_are_complete(cluster: Cluster, partition: PartitionId, facts: Par
         if not cluster.nodes[member].lost_data:
             disk = cluster.oracle.disk_of(member, partition)
             held, right = disk.flat[disk.start : len(facts.committed)], facts.committed[disk.start :]
-            require(held == right, "S7", f"node {member} lacks committed records: {record}")
-            require(disk.start >= facts.deleted, "S16", f"node {member} would bring back what was deleted")
+            require(held == right, "S7", "node {} lacks committed records: {}", member, record)
+            require(disk.start >= facts.deleted, "S16", "node {} would bring back what was deleted", member)
 
 
 def _promises_stand(facts: PartitionFacts) -> None:
@@ -127,7 +131,7 @@ def _promises_stand(facts: PartitionFacts) -> None:
         first.setdefault(payload, offset)
     for payload, base in facts.promised.items():
         right = first.get(payload) == base or (facts.forgot and payload in first)
-        require(right, "S1", f"{payload} promised at {base}, is at {first.get(payload)}")
+        require(right, "S1", "{} promised at {}, is at {}", payload, base, first.get(payload))
 
 
 def _sequences_stand(hosts: list[Host], facts: PartitionFacts) -> None:
@@ -147,4 +151,4 @@ def _sequences_stand(hosts: list[Host], facts: PartitionFacts) -> None:
         for producer, numbers in found.items():
             first = int(producer[0] >= NAMED_FROM) if start == 0 else numbers[0]
             right = list(range(first, first + len(numbers)))
-            require(numbers == right, "S12", f"{facts.name}: producer {producer}: {numbers}")
+            require(numbers == right, "S12", "{}: producer {}: {}", facts.name, producer, numbers)

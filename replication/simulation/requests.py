@@ -173,7 +173,7 @@ class Requests:
         """L5: each request is answered once, for each of its partitions. What that promises the oracle judges."""
         request, response = effect.request, effect.response
         assert isinstance(request, Arrived)
-        require(request in self._waiting, "L5", f"{response} answers nothing that waits")
+        require(request in self._waiting, "L5", "{} answers nothing that waits", response)
         del self._waiting[request]
         if request.deletion is not None:
             assert isinstance(response, m.DeleteRecordsResponse)
@@ -187,7 +187,7 @@ class Requests:
                 require(False, "L5", f"{result} was not asked for, or is answered twice")
                 return
             self._answered(node, sent, result, alone=len(request.batches) == 1)
-        require(not unanswered, "L5", f"not answered: {list(unanswered)}")
+        require(not unanswered, "L5", "not answered: {}", list(unanswered))
 
     def _answered(self, node: Node, sent: Sent, result: m.ProduceResult, *, alone: bool) -> None:
         cluster, error = self._cluster, ErrorCode(result.error)

@@ -35,6 +35,8 @@ from ..core.control.view import ClusterView
 from ..core.transaction import Absent, AtVersion, Compare, SameValue, Seen
 from ..core.types import PartitionId
 
+_OF_NODES = {NODES_PREFIX: "nodes", INCARNATIONS_PREFIX: "processes", PULSES_PREFIX: "pulses"}
+"""The tables of what nodes say of themselves."""
 RACKS = 3
 """The fourth node shares one with the first."""
 
@@ -54,12 +56,13 @@ class Reading:
 
 def after(before: ClusterView, view: ClusterView) -> ClusterView:
     """A view as a reader of deltas has it: what is as it was is the same table, and what differs is named."""
-    names = before.partitions.keys() | view.partitions.keys()
     get, had = view.partitions.get, before.partitions.get
+    changed = {each for each, now in view.partitions.items() if (was := had(each)) is not now and was != now}
+    changed.update(each for each in before.partitions if get(each) is None)
     return attrs.evolve(
         view,
         since=before.revision,
-        changed=frozenset(each for each in names if get(each) != had(each)),
+        changed=frozenset(changed),
         nodes=before.nodes if before.nodes == view.nodes else view.nodes,
         topics=before.topics if before.topics == view.topics else view.topics,
     )
@@ -160,13 +163,10 @@ class Store:
         """The record under a key, and the version of the key."""
         if key == CONTROLLER_KEY:
             return self.controller, 1
-        for prefix, table in (
-            (NODES_PREFIX, self.nodes),
-            (INCARNATIONS_PREFIX, self.processes),
-            (PULSES_PREFIX, self.pulses),
-        ):
-            if key.startswith(prefix):
-                return table.get(int(key.removeprefix(prefix))), self._versions.get(key, 0)
+        head, slash, name = key.rpartition("/")
+        table = _OF_NODES.get(head + slash)
+        if table is not None:
+            return getattr(self, table).get(int(name)), self._versions.get(key, 0)
         if key.startswith(PARTITIONS_PREFIX):
             known = self.partitions.get(_partition(key))
             return (known.record, known.version) if known is not None else (None, 0)

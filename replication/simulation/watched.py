@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .cluster import Cluster
     from .node import Host, Node
 
+_ISR_OUTCOMES = (ev.IsrStored, ev.IsrRefused, ev.IsrUnclear)
 KEEP_HIGH_WATERMARK = 0.1
 """How often a step is followed by a checkpoint of the high watermark."""
 
@@ -54,7 +55,7 @@ class WatchedContext(Context):
     def offer(self, partition: PartitionId, event: ev.Event) -> list[fx.Effect]:
         host = self._node.hosts[partition]
         replica = self.replicas[partition]
-        if isinstance(event, ev.IsrStored | ev.IsrRefused | ev.IsrUnclear):
+        if isinstance(event, _ISR_OUTCOMES):
             self.asked_in = self._proposed_in.pop((replica, event.proposal_id), None)
         before = self._cluster.oracle.before(host, event, self.asked_in)
         self.asked_in = None

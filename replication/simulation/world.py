@@ -87,7 +87,7 @@ class World:
         """A message: `source` 0 is a client, `target` None is one."""
         delay = self.delay()
         mishap = self.weather.message()
-        if (source, target.id if target is not None else 0) in self.cuts:
+        if self.cuts and (source, target.id if target is not None else 0) in self.cuts:
             return
         if mishap is not None:
             what, seconds = mishap
@@ -100,10 +100,9 @@ class World:
         self._deliver(target, delay, action)
 
     def _deliver(self, target: Process | None, delay: float, action: Action) -> None:
-        if target is None:
-            self.later(delay, action)
-        else:
-            self.on(target, delay, action)
+        self._ids += 1
+        process = target.process if target is not None else 0
+        heapq.heappush(self._queue, (self.now + delay, self._ids, target, process, action))
 
     def cut(self, pairs: list[tuple[int, int]], seconds: float) -> None:
         """Let nothing through from each pair's first to its second for so long."""

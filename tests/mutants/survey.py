@@ -31,7 +31,7 @@ class Surveyed:
 def note_all(patch: pytest.MonkeyPatch, noted: set[str]) -> None:
     """Let the oracle write down what it finds broken, and go on."""
 
-    def require(holds: bool, invariant: str, detail: object) -> None:
+    def require(holds: bool, invariant: str, detail: object, *values: object) -> None:
         if not holds:
             noted.add(invariant)
 
