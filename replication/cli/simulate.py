@@ -32,6 +32,7 @@ from ..simulation import (
     run_service,
     run_watched,
 )
+from ..simulation.run import events_played
 from .errors import UsageError
 
 SEEDS_PER_JOB = 10
@@ -45,6 +46,8 @@ class Sums:
 
     seeds: int = 0
     events: int = 0
+    played: int = 0
+    """Events with those of runs that were made again; what `seconds` were spent on."""
     seconds: float = 0.0
     elections: int = 0
     truncations: int = 0
@@ -65,6 +68,7 @@ class Sums:
 
     def merge(self, other: Sums) -> None:
         self.seeds += other.seeds
+        self.played += other.played
         self.seconds += other.seconds
         for name in _COUNTED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -201,9 +205,12 @@ def run_seeds(first: int, end: int, service: str = "", transactions: bool = Fals
     sums, started = Sums(), time.process_time()
     for seed in range(first, end):
         if service:
-            sums.add(run_service(_load(service), seed).result)
+            result = run_service(_load(service), seed).result
+            sums.played += result.events
         else:
-            sums.add(run_watched(seed, Settings.swarm(seed, transactions=transactions)))
+            result = run_watched(seed, Settings.swarm(seed, transactions=transactions))
+            sums.played += events_played(result)
+        sums.add(result)
     sums.seconds = time.process_time() - started
     return sums
 
@@ -219,7 +226,7 @@ def yardstick() -> float:
 
 
 def _figures(total: Sums) -> dict[str, Any]:
-    rate = total.events / total.seconds if total.seconds else 0.0
+    rate = total.played / total.seconds if total.seconds else 0.0
     measure = yardstick()
     return {
         "seeds": total.seeds,

@@ -215,7 +215,7 @@ class Cluster(Hosting):
         self.on(node, 0.1 * self.random.random(), partial(self.tell, node, LogDeleted(host.partition)))
 
     def store_changed(self) -> None:
-        view = self.store.reading().view
+        view = self.store.reading()
         for node in self.nodes.values():
             if not node.up or not self.reaches_store(node):
                 continue
@@ -238,7 +238,7 @@ class Cluster(Hosting):
                     error = StorePutBackError(f"revision {self.store.revision} after {known}")
                     self.on(node, self.delay(), partial(self.refuses, node, error))
                     return
-                self.on(node, self.delay(), partial(self._look, node, self.store.reading().view))
+                self.on(node, self.delay(), partial(self._look, node, self.store.reading()))
             else:
                 self.on(node, 0.5, lambda: self.read_store(node))
 

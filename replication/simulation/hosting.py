@@ -173,7 +173,7 @@ class Hosting(World, ABC):
     def arm(self, node: Node) -> None:
         """Have the broker ticked when it wants to be, by the clock of its node."""
         broker = node.broker
-        if broker is not None and (deadline := broker.deadline) < node.armed:
+        if broker is not None and (deadline := broker.context.timers.deadline) < node.armed:
             node.armed = deadline
             wait = (deadline - node.clock(self.now)) / node.clock_rate
             self.on(node, max(wait, LEAST_WAIT), partial(self._due, node, deadline))

@@ -221,7 +221,7 @@ class Members:
                 tell()
 
         def look() -> None:
-            relieved = node.id in store.leaving and store.reading().view.is_relieved(node.id)
+            relieved = node.id in store.leaving and store.reading().is_relieved(node.id)
             if (cluster.reaches_store(node) and relieved) or cluster.now >= until:
                 for host in node.hosts.values():
                     host.disk.flush()

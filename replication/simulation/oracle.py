@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from .cluster import Cluster
     from .requests import Sent
 
-_CHANGES_RECORD = (ev.RecordChanged, ev.IsrStored)
-_CHANGES_LOG = (ev.Appended, ev.EpochAssigned, ev.Truncated, ev.Opened, ev.LogStartAdvanced)
+_CHANGES_RECORD = frozenset((ev.RecordChanged, ev.IsrStored))
+_CHANGES_LOG = frozenset((ev.Appended, ev.EpochAssigned, ev.Truncated, ev.Opened, ev.LogStartAdvanced))
 
 
 class Before(NamedTuple):
@@ -91,7 +91,8 @@ class Oracle:
         led, state = before.led, before.state
         log, disk = replica.log, host.disk
         shape = 0 <= log.log_start_offset <= log.high_watermark <= log.log_end_offset <= log.next_offset
-        if isinstance(event, ev.Opened) and not replica.failure:
+        kind = type(event)
+        if kind is ev.Opened and not replica.failure:
             found, held = (log.log_start_offset, log.log_end_offset), (disk.start, disk.end)
             require(found == held, "S15", "{} goes by a log of {}, on disk {}", host.name, found, held)
         # A closed log may have done what its replica will never hear of.
@@ -100,11 +101,10 @@ class Oracle:
             require(False, "S9", f"{host.name}: {log}, on disk {disk.end}")
         if state is not None:
             require(state == self._state(host), "S13", "{} heeds {}", host.name, event)
-        if isinstance(event, _CHANGES_RECORD):
+        if kind in _CHANGES_RECORD:
             self._version_known(host)
         self._start_known(host, event)
-        told = not log.outstanding and log.log_start_offset == disk.start
-        if isinstance(event, _CHANGES_LOG) and told and replica.role != "closed":
+        if kind in _CHANGES_LOG and told_all and log.log_start_offset == disk.start:
             cached = list(log.epochs.entries)
             require(cached == disk.epochs, "S14", "{}: {}, on disk {}", host.name, cached, disk.epochs)
         leads = replica.leader is not None
@@ -483,7 +483,7 @@ class Oracle:
     def _has_most(self, record: PartitionRecord, infos: Mapping[int, LogInfo]) -> None:
         """Who leads has told of its log in this life, and nobody who has, too, has more."""
         live, chosen = self._cluster.store.live, infos.get(record.leader)
-        usable = self._cluster.store.reading().view.live_for(record.id, leaving=True)
+        usable = self._cluster.store.reading().live_for(record.id, leaving=True)
         best = max(
             (
                 info.completeness

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 FETCH_BACKOFF = 0.3
 """The simulated `replica_fetch_backoff`, by the clock of the node that asks."""
+ASKS = frozenset((partition_fx.FetchNext, partition_fx.StopFetch))
+"""What replicas say of what they want to know."""
 _ROUNDING = 1e-6
 
 

@@ -354,6 +354,12 @@ def run_watched(seed: int, settings: Settings | None = None) -> Result:
     return result
 
 
+def events_played(result: Result) -> int:
+    """How many events `run_watched` has played for a result."""
+    is_repeated = result.seed % REPEAT_EVERY == 0 and result.violation is None
+    return 2 * result.events if is_repeated else result.events
+
+
 def outcome_of(one: Run) -> Result:
     """Play a run; its result, whatever becomes of it."""
     try:

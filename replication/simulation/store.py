@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import attrs
 
 from ..core.control.records import (
@@ -41,30 +39,18 @@ RACKS = 3
 """The fourth node shares one with the first."""
 
 
-@attrs.frozen
-class Reading:
-    """Everything in the store at one revision. `live` is the view's, worked out once."""
-
-    view: ClusterView
-    live: Mapping[int, int]
-
-    def live_for(self, partition: PartitionId) -> Mapping[int, int]:
-        """As the view has it; most often everybody who lives."""
-        some_offline = any(node.offline for node in self.view.nodes.values())
-        return self.view.live_for(partition) if some_offline else self.live
-
-
 def after(before: ClusterView, view: ClusterView) -> ClusterView:
     """A view as a reader of deltas has it: what is as it was is the same table, and what differs is named."""
-    get, had = view.partitions.get, before.partitions.get
+    had = before.partitions.get
     changed = {each for each, now in view.partitions.items() if (was := had(each)) is not now and was != now}
-    changed.update(each for each in before.partitions if get(each) is None)
+    changed |= before.partitions.keys() - view.partitions.keys()
     return attrs.evolve(
         view,
         since=before.revision,
         changed=frozenset(changed),
         nodes=before.nodes if before.nodes == view.nodes else view.nodes,
         topics=before.topics if before.topics == view.topics else view.topics,
+        quotas=before.quotas if before.quotas == view.quotas else view.quotas,
     )
 
 
@@ -104,7 +90,7 @@ class Store:
         self._versions: dict[str, int] = {}
         """Of registrations, incarnations and pulses."""
         self._next_session = 0
-        self._reading: Reading | None = None
+        self._reading: ClusterView | None = None
 
     @property
     def live(self) -> dict[int, int]:
@@ -119,9 +105,10 @@ class Store:
     def incarnations(self) -> dict[int, int]:
         return {node: record.incarnation for node, record in self.processes.items()}
 
-    def reading(self) -> Reading:
-        if self._reading is None or self._reading.view.revision != self.revision:
-            view = ClusterView(
+    def reading(self) -> ClusterView:
+        """Everything that it holds now."""
+        if self._reading is None or self._reading.revision != self.revision:
+            self._reading = ClusterView(
                 revision=self.revision,
                 nodes=dict(self.nodes),
                 topics=dict(self.topics),
@@ -133,7 +120,6 @@ class Store:
                 controller_epoch=self.controller_epoch,
                 controller_epoch_version=self.controller_epoch_version,
             )
-            self._reading = Reading(view, view.live)
         return self._reading
 
     # What stands there

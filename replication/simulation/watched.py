@@ -14,6 +14,7 @@ from ..core.partition.replica import Replica
 from ..core.types import PartitionId
 from .coordinators import WALL, BatchMaker
 from .disk import LEFT_OUT, WHOLE, Stored
+from .pauses import ASKS
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -66,7 +67,8 @@ class WatchedContext(Context):
             if isinstance(effect, fx.ProposeIsr):
                 self._cluster.oracle.proposed(host, effect)
                 self._proposed_in[replica, effect.proposal_id] = effect.record.leader_epoch
-            self._cluster.pauses.wants(self._node, partition, effect)
+            elif type(effect) in ASKS:
+                self._cluster.pauses.wants(self._node, partition, effect)
         return effects
 
     def ask_replica(self, partition: PartitionId, question: ev.Fetch) -> fx.FetchAnswer:

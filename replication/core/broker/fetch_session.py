@@ -83,6 +83,10 @@ class FollowerSession(Generic[K, Q]):
             # had no room for goes first: where the leader gives no session, it would never be asked otherwise.
             waiting = {key: asked for key, asked in self._untold.items() if asked is not None}
             self._untold = {**waiting, **self.open}
+        elif not self._untold:
+            # As most often: a follower that has everything asks again, or hears a high watermark.
+            self._sent = {}
+            return SessionRequest(self._id, self._answers, {}, ())
         self._sent = dict(islice(self._untold.items(), most))
         questions = {key: asked for key, asked in self._sent.items() if asked is not None}
         if self._id == NO_SESSION:

@@ -374,6 +374,10 @@ class Serving:
         request, message = inquiry.request, inquiry.message
         if request is None or message is None:
             return False
+        if not final and not inquiry.news:
+            if inquiry.held:
+                self._tell_later(inquiry)
+            return False
         gathered = Gathered(min(message.max_bytes, self._max_bytes))
         if message.isolation_level == READ_COMMITTED:
             gathered.transactions = []

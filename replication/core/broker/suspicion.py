@@ -72,14 +72,11 @@ class Suspicion:
         self._following = following
         self._peers = peers
         self._timeout = ctx.settings.leader_silence_timeout
+        self._period = self._timeout / LOOKS
         self._watches: dict[int, _Watch] = {}
         self._due = 0.0
         if self._timeout:
             ctx.timers.call_at(0.0, self._begin)
-
-    @property
-    def _period(self) -> float:
-        return self._timeout / LOOKS
 
     def _begin(self) -> None:
         # The first call provides the clock reading.

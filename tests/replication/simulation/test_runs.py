@@ -23,8 +23,10 @@ from insync.replication.simulation import (
     replay_of,
     run,
 )
+from insync.replication.simulation.errors import require
 from insync.replication.simulation.minimise import shrink
 from insync.replication.simulation.recheck import recheck
+from insync.replication.simulation.run import REPEAT_EVERY, events_played
 
 SEEDS = 24
 QUIET = Settings(faults=(), moves=0.0, reassignments=0.0, changes=0.0)
@@ -141,3 +143,27 @@ def test_what_cannot_be_done_is_refused_with_the_remedy() -> None:
         Replay.loads("{}")
     with pytest.raises(ReplayError, match="reads version 1"):
         Replay.loads('{"version": 2}')
+
+
+def test_the_text_of_an_invariant_is_made_when_it_is_violated_and_not_before() -> None:
+    made = []
+
+    class Costly:
+        def __str__(self) -> str:
+            made.append(self)
+            return "costly"
+
+    require(True, "S1", "{} of {}", Costly(), 2)
+    assert made == []
+    with pytest.raises(Violated, match=r"^S1: costly of 2$"):
+        require(False, "S1", "{} of {}", Costly(), 2)
+    with pytest.raises(Violated, match=r"^S1: {} as it stands$"):
+        require(False, "S1", "{} as it stands")
+
+
+def test_a_run_that_is_made_again_counts_twice_as_played() -> None:
+    once = run(1, attrs.evolve(QUIET, storm=1.0, calm=1.0))
+    again, broken = attrs.evolve(once, seed=REPEAT_EVERY), Violated("S22", "")
+    assert events_played(attrs.evolve(once, violation=None)) == once.events
+    assert events_played(attrs.evolve(again, violation=None)) == 2 * once.events
+    assert events_played(attrs.evolve(again, violation=broken)) == once.events
