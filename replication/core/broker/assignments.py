@@ -15,6 +15,7 @@ from collections.abc import Iterable
 
 from ..control.quotas import FOLLOWER_THROTTLE, LEADER_THROTTLE, Entity, throttle_of
 from ..control.records import TopicConfig, topic_key
+from ..control.view import ClusterView
 from ..partition import effects as fx
 from ..partition import events as ev
 from ..types import PartitionId
@@ -25,6 +26,7 @@ from .events import LogDeleted, LogFound, ViewRead
 from .following import Following
 from .serving import Serving
 
+Alive = set[tuple[int, int, frozenset[PartitionId], bool]]
 BREATH = 0.001
 """Seconds between two portions: the driver handles whatever else has come."""
 
@@ -47,7 +49,7 @@ class Assignments:
         """Partitions that a reading may concern, in the order of their turns; True: who is alive has changed."""
         self._is_telling = False
         """Whether a timer will tell the next portion."""
-        self._alive: set[tuple[int, int, frozenset[PartitionId], bool]] = set()
+        self._alive: Alive = set()
         self._configs: dict[str, TopicConfig] = {}
         self._awaiting: dict[PartitionId, None] = {}
         """Partitions that asked for another reading: they receive their record although it has not changed."""
@@ -74,12 +76,13 @@ class Assignments:
             return
         changed = view.differs_from(before)
         context.view = view
-        self._channels.nodes_changed()
+        are_others = view.nodes is not before.nodes
+        if are_others:
+            self._channels.nodes_changed()
         if view.topics is not before.topics or changed is None:
             self._concern(self._of_other_topics())
         self._concern(self._changed(changed))
-        alive = {(each.node_id, each.incarnation, each.offline, each.leaving) for each in view.nodes.values()}
-        if alive != self._alive:
+        if are_others and (alive := _alive(view)) != self._alive:
             self._alive = alive
             self._untold |= dict.fromkeys(context.replicas, True)
         if not self._is_telling:
@@ -214,3 +217,8 @@ class Assignments:
             throttle_of(limits, context.node_id, FOLLOWER_THROTTLE)
             or settings.follower_replication_throttled_rate
         )
+
+
+def _alive(view: ClusterView) -> Alive:
+    """What replicas go by of the nodes that live."""
+    return {(each.node_id, each.incarnation, each.offline, each.leaving) for each in view.nodes.values()}

@@ -495,21 +495,18 @@ class LeaderRole:
         """What a producer has last written (KIP-664), and how far that is committed."""
         error, high_watermark = self.latest_offset()
         entry = self._replica.log.producers.get(producer_id) if error == ErrorCode.NONE else None
-        said = DescribeProducersResult(
+        last = entry.batches[-1] if entry is not None and entry.batches else None
+        return DescribeProducersResult(
             topic=self.record.topic,
             partition=self.record.partition,
             error=error,
+            producer_epoch=entry.producer_epoch if entry is not None else -1,
+            last_sequence=last.last_sequence if last is not None else -1,
+            last_offset=last.last_offset if last is not None else -1,
             high_watermark=high_watermark,
             leader=self._replica.node_id,
             leader_epoch=self.epoch,
         )
-        if entry is None:
-            return said
-        said = attrs.evolve(said, producer_epoch=entry.producer_epoch)
-        if not entry.batches:
-            return said
-        last = entry.batches[-1]
-        return attrs.evolve(said, last_sequence=last.last_sequence, last_offset=last.last_offset)
 
     def describe_producers(self, timestamps: Mapping[int, int]) -> DescribeProducersResult:
         """All producers (KIP-664); `timestamps`: of the last batch of each, as the log has them."""
