@@ -9,7 +9,7 @@ import attrs
 from insync.replication.core.coordination import transaction_epochs as epochs
 from insync.replication.core.coordination.decisions import Decision
 from insync.replication.core.coordination.group_shard import GroupCoordinator
-from insync.replication.core.coordination.marker_queue import MarkerQueue
+from insync.replication.core.coordination.marker_queue import MarkerQueue, MarkersAnswered
 from insync.replication.core.coordination.shard_events import Marker
 from insync.replication.core.coordination.transaction_records import Status
 from insync.replication.core.coordination.transaction_shard import TransactionCoordinator
@@ -100,6 +100,17 @@ def _(patch: Patch) -> None:
         return attrs.evolve(decision, replies=early)
 
     patch.setattr(TransactionCoordinator, "_write", write)
+
+
+@mutant("K260", "take a marker for written that was refused (redpanda#7061)")
+def _(patch: Patch) -> None:
+    right = MarkerQueue.answered
+
+    def answered(self: MarkerQueue, event: MarkersAnswered, now: float) -> None:
+        done = tuple(attrs.evolve(each, error=0) for each in event.outcomes)
+        right(self, attrs.evolve(event, outcomes=done), now)
+
+    patch.setattr(MarkerQueue, "answered", answered)
 
 
 @mutant("K261", "leave open what nobody ends in time")
