@@ -44,7 +44,7 @@ public class KafkaLoad {
     static void write(String servers, String topic, String name, String acks, int partitions) throws Exception {
         String serializer = "org.apache.kafka.common.serialization.StringSerializer";
         Properties given = settings(servers, "acks", acks, "enable.idempotence", "" + acks.equals("all"),
-            "linger.ms", "2", "delivery.timeout.ms", "60000", "max.block.ms", "120000",
+            "linger.ms", "2", "delivery.timeout.ms", "600000", "max.block.ms", "120000",
             "key.serializer", serializer, "value.serializer", serializer);
         AtomicInteger underWay = new AtomicInteger();
         int sequence = 0;

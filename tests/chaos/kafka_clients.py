@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 _POM = HERE.parent / "plugins" / "kafka" / "pom.xml"
 _PORT = 9092
 _READY_SECONDS = 120
-_END_SECONDS = 150
+_END_SECONDS = 300
 _TIMEOUTS = ("TimeoutException", "_MSG_TIMED_OUT")
 """What Java and librdkafka call it when a record's `delivery.timeout.ms` is over."""
 PROGRAMS: tuple[tuple[str, str, Acks], ...] = (

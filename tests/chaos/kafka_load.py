@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -10,6 +11,8 @@ from typing import Any
 import confluent_kafka as ck
 
 BURST, IN_FLIGHT = 10, 2_000
+PATIENCE_MS = 600_000
+"""librdkafka that gives records up raises its epoch, and sends others again (confluentinc/librdkafka#4953)."""
 
 
 def say(*words: object) -> None:
@@ -20,7 +23,8 @@ def write(servers: str, topic: str, name: str, acks: str, partitions: int, is_ov
     producer = ck.Producer(
         {
             "bootstrap.servers": servers, "acks": acks, "enable.idempotence": acks == "all", "linger.ms": 2,
-            "request.timeout.ms": 5_000, "socket.timeout.ms": 6_000, "delivery.timeout.ms": 60_000,
+            "request.timeout.ms": 5_000, "socket.timeout.ms": 6_000,
+            "delivery.timeout.ms": PATIENCE_MS,
         }
     )  # fmt: skip
     under_way = 0
@@ -47,7 +51,7 @@ def write(servers: str, topic: str, name: str, acks: str, partitions: int, is_ov
         while (left := rest - time.monotonic()) > 0:
             producer.poll(left)
         sys.stdout.flush()
-    producer.flush(120)
+    producer.flush(240)
     say("done", sequence)
 
 
@@ -80,7 +84,8 @@ def main() -> None:
     is_over = threading.Event()
 
     def wait() -> None:
-        sys.stdin.buffer.read()
+        while os.read(0, 1):
+            pass
         is_over.set()
 
     threading.Thread(target=wait, daemon=True).start()

@@ -51,13 +51,16 @@ class PythonTarget:
     """Whose lines are the coverage."""
     seeds: Callable[[], Iterable[bytes]] = tuple
     max_len: int = 4096
+    compiled: str = ""
+    """How the places of functions end that the program compiles, whose lines count, too; "": there are none."""
 
 
 class _Coverage:
     """Pairs of lines that follow one another, and how often (in powers of two)."""
 
-    def __init__(self, modules: Sequence[ModuleType]) -> None:
+    def __init__(self, modules: Sequence[ModuleType], compiled: str = "") -> None:
         self._files = {module.__file__ for module in modules}
+        self._compiled = compiled
         self._counts: Counter[tuple[object, int, int]] = Counter()
 
     def of(self, run: Callable[[bytes], None], data: bytes) -> Edges:
@@ -70,7 +73,8 @@ class _Coverage:
         return {(*edge, count.bit_length()) for edge, count in self._counts.items()}
 
     def _enter(self, frame: FrameType, event: str, _: object) -> Callable[..., object] | None:
-        if frame.f_code.co_filename not in self._files:
+        place = frame.f_code.co_filename
+        if place not in self._files and not (self._compiled and place.endswith(self._compiled)):
             return None
         last = 0
 
@@ -124,7 +128,7 @@ def fuzz_python(target: PythonTarget, folder: Path, seconds: float, seed: int) -
 
 
 def _search(target: PythonTarget, kept: Path, draw: random.Random, end: float) -> Outcome:
-    coverage, corpus, reached, units = _Coverage(target.modules), list[bytes](), Edges(), 0
+    coverage, corpus, reached, units = _Coverage(target.modules, target.compiled), list[bytes](), Edges(), 0
     waiting = [*target.seeds(), *(path.read_bytes() for path in sorted(kept.iterdir())), b""]
     while waiting or time.monotonic() < end:
         data = (

@@ -302,6 +302,6 @@ _MODULES = (
     transactions,
 )
 TARGETS = (
-    PythonTarget("kafka_decoder", run_decoder, (codec,), _bodies),
+    PythonTarget("kafka_decoder", run_decoder, (codec,), _bodies, compiled=" decoder>"),
     PythonTarget("kafka_node", run_node, _MODULES, _scripts),
 )

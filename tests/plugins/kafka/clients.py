@@ -25,7 +25,7 @@ from ...interop.kafka import Java, resolve
 from .conftest import running_cluster
 
 HERE = Path(__file__).parent
-PATIENCE = 240.0
+PATIENCE = 600.0
 Command = tuple[Sequence[str], Mapping[str, str]]
 
 
@@ -85,6 +85,11 @@ def confluent(version: str, folder: Path) -> Command:
     return python("librdkafka.py", f"confluent-kafka=={version}" if version else "", folder)
 
 
+def tools(folder: Path) -> Command:
+    command, _ = python("tools.py", "", folder)
+    return [*command, resolve(HERE / "tools.xml", online=True)], {}
+
+
 def spark(folder: Path) -> Command:
     from ...bench._spark_logs import connector_jars
 
@@ -131,6 +136,9 @@ CLIENTS = {
             partial(python, "kafka_python.py", "kafka-python==2.0.2"),
         ),
         Client("kafka-python", "3.0.12", sys.executable, partial(python, "kafka_python.py", "")),
+        Client("aiokafka", "0.14.0", sys.executable, partial(python, "aio.py", "")),
+        Client("kcat", "1.7.1 (librdkafka 2.0.2)", "kcat", partial(python, "kcat.py", "")),
+        Client("tools", "4.1.0", "mvn", tools),
         Client("franz-go", "1.22.2", "go", partial(go, "franz")),
         Client("sarama", "1.61.1", "go", partial(go, "sarama")),
         Client("kafkajs", "2.2.4", "npm", javascript),
