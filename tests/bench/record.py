@@ -1,12 +1,14 @@
 """What one record costs: a producer that waits for each acknowledgement (acks=all) of three node processes.
 
-First as it is: time, processor time, and how often a thread gave up its core, by process. Then, in nodes of their
-own, with every call of a Python or C function counted: of these, other work on the machine changes little.
+First as it is: time, processor time, and how often a thread gave up its core, by process; in turn with the same
+number of messages between processes that do nothing else, see `_record_floor`. Then, in nodes of their own, with
+every call of a Python or C function counted: of these, other work on the machine changes little.
 """
 
 from __future__ import annotations
 
 import json
+import operator
 import os
 import signal
 import statistics
@@ -27,12 +29,16 @@ from insync.replication import Admin, Producer
 
 from ..processes import NodeProcess
 from ._counted import Calls
-from .report import Result
+from ._record_floor import LOOPS, Floor, Loop
+from .report import Result, at_most, within
 
 NODES = 3
 WARM = 200
 PATIENCE = 60.0
 WHO = ("producer", "leader", "a follower")
+ROUNDS = 10
+BAR = 0.8
+"""Milliseconds of the three servers' processor time for a record."""
 
 
 @attrs.frozen
@@ -55,6 +61,21 @@ class Cost:
 
     def since(self, before: Cost) -> Cost:
         return Cost(self.seconds - before.seconds, self.switches - before.switches)
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.seconds + other.seconds, self.switches + other.switches)
+
+
+@attrs.frozen
+class Measured:
+    """`taken`: sorted times of records. `spent`: by process, ours, the leader, the followers, for all records.
+    `servers`, `floors`: seconds of three servers for a record, in each round.
+    """
+
+    taken: list[float]
+    spent: list[Cost]
+    servers: list[float]
+    floors: dict[Loop, list[float]]
 
 
 async def _one_by_one(producer: Producer, count: int) -> list[float]:
@@ -90,18 +111,35 @@ def _in_turn(nodes: Sequence[NodeProcess], leader: int) -> list[NodeProcess]:
     return sorted(nodes, key=lambda node: node.node_id != leader)
 
 
-async def _measure(count: int, nodes: Sequence[NodeProcess]) -> tuple[list[float], list[Cost]]:
-    """Sorted times of records, and what each of the processes has spent on one: ours, the leader, the followers."""
+async def _measure(count: int, nodes: Sequence[NodeProcess], floors: dict[Loop, Floor]) -> Measured:
     servers = [node.endpoint for node in nodes]
     ordered = _in_turn(nodes, await _leader(servers))
     pids = [os.getpid(), *(node.process.pid for node in ordered)]
+    found = Measured([], [Cost(0, 0) for _ in pids], [], {loop: [] for loop in floors})
     async with Producer(servers, linger_ms=0) as producer:
         await producer.prepare("record")
         await _one_by_one(producer, WARM)
-        before = [Cost.of(pid) for pid in pids]
-        taken = await _one_by_one(producer, count)
-        spent = [Cost.of(pid).since(then) for pid, then in zip(pids, before, strict=True)]
-    return taken, spent
+        for _ in range(ROUNDS):
+            before = _costs(pids)
+            found.taken.extend(await _one_by_one(producer, count // ROUNDS))
+            spent = _since(before, pids)
+            found.spent[:] = map(operator.add, found.spent, spent)
+            found.servers.append(sum(cost.seconds for cost in spent[1:]) * ROUNDS / count)
+            for loop, floor in floors.items():
+                before = _costs(floor.pids)
+                floor.one_by_one(count // ROUNDS)
+                seconds = sum(cost.seconds for cost in _since(before, floor.pids))
+                found.floors[loop].append(seconds * ROUNDS / count)
+    found.taken.sort()
+    return found
+
+
+def _costs(pids: Sequence[int]) -> list[Cost]:
+    return [Cost.of(pid) for pid in pids]
+
+
+def _since(before: Sequence[Cost], pids: Sequence[int]) -> list[Cost]:
+    return [now.since(then) for now, then in zip(_costs(pids), before, strict=True)]
 
 
 async def _counted(
@@ -161,7 +199,12 @@ def run(*, smoke: bool) -> list[Result]:
     """All rows; some 20 s."""
     count, counted = (50, 20) if smoke else (3000, 500)
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        taken, spent = trio.run(_measure, count, _start(stack, Path(name), counted=False))
+        folder = Path(name)
+        floors: dict[Loop, Floor] = {loop: Floor(stack, folder, loop) for loop in LOOPS}
+        for floor in floors.values():
+            floor.one_by_one(WARM)
+        found = trio.run(_measure, count, _start(stack, folder, counted=False), floors)
+    taken, spent = found.taken, found.spent
     results = [
         Result(
             name=f"one record at a time, {what}",
@@ -174,11 +217,16 @@ def run(*, smoke: bool) -> list[Result]:
     for each, seconds in zip(who, _each([cost.seconds for cost in spent]), strict=True):
         value = round(seconds / count * 1000, 3)
         results.append(Result(name=f"processor time of a record, {each}", value=value, unit="ms"))
+    servers = statistics.median(found.servers) * 1000
+    results.append(at_most("processor time of a record, the three servers", servers, "ms", BAR))
+    for loop, costs in found.floors.items():
+        name = f"the same beside bare messages by {loop}"
+        results.append(within(name, servers, "ms", statistics.median(costs) * 1000))
     for each, switches in zip(who, _each([cost.switches for cost in spent]), strict=True):
         results.append(Result(name=f"cores given up, {each}", value=round(switches / count, 2), unit=""))
-    found = counts(counted)
-    python = [sum(n for name, n in each.items() if not name.startswith("c:")) for each in found]
-    for title, values in (("Python calls", python), ("all calls", [sum(each.values()) for each in found])):
+    calls = counts(counted)
+    python = [sum(n for name, n in each.items() if not name.startswith("c:")) for each in calls]
+    for title, values in (("Python calls", python), ("all calls", [sum(each.values()) for each in calls])):
         for each, value in zip(who, _each(values), strict=True):
             results.append(
                 Result(name=f"{title} of a record, {each}", value=round(value / counted, 1), unit="")
