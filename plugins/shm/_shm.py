@@ -318,9 +318,8 @@ class ShmStream(UnixStream):
         self._bytes_left -= count
         return count
 
-    async def until_readable(self, at_least: int) -> None:
-        # A frame may come in several chunks: how many bytes they are is not known.
-        await super().until_readable(1)
+    def set_low_water(self, at_least: int) -> None:
+        """Nothing: a frame may come in several chunks, and how many bytes they are is not known."""
 
     async def receive_ranges(self, length: int) -> Payload | None:
         while not self._bytes_left and not self._places:
