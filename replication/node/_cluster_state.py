@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import trio
 
@@ -289,6 +289,8 @@ class ClusterState:
 
     async def _commit(self, effect: faces.Commit) -> None:
         log.debug("node %d writes: %s", self._replicas.settings.node_id, effect.reason)
+        # Those of now: the store may show what is written before it says that it is.
+        former = self._replicas.view.partitions
         try:
             outcome = await _store.commit(self._store, effect.transaction, self.session)
         except (MetadataError, wire.WireError) as error:
@@ -298,7 +300,7 @@ class ClusterState:
             return
         match outcome:
             case Committed():
-                self._count_elections(effect)
+                self._count_elections(effect, former)
                 done = faces.CommitDone(outcome="committed", revision=outcome.revision)
             case Conflict():
                 done = faces.CommitDone(outcome="conflict", key=outcome.key)
@@ -310,8 +312,9 @@ class ClusterState:
                 done = faces.CommitDone(outcome="unknown")
         self._step(done)
 
-    def _count_elections(self, effect: faces.Commit) -> None:
-        counters, partitions = self._replicas.counters, self._replicas.view.partitions
+    def _count_elections(self, effect: faces.Commit, partitions: Mapping[PartitionId, rec.Versioned]) -> None:
+        """partitions: as they were before this was written."""
+        counters = self._replicas.counters
         for put in effect.puts:
             record = put.record
             if not isinstance(record, rec.PartitionRecord):

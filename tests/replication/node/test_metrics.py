@@ -15,8 +15,9 @@ import trio
 
 from insync.replication import Admin, Node, Producer
 from insync.replication.client import RecordTooLargeError
+from insync.replication.core.control.records import PartitionRecord
 from insync.replication.core.messages import Kind
-from insync.replication.node import InvalidSettingError, NodeStartError, _node
+from insync.replication.node import InvalidSettingError, NodeStartError, _node, _store
 from insync.replication.node._dialler import Dialler
 from insync.replication.node.operations import http
 from insync.replication.node.operations.counters import BUCKETS, Counters
@@ -91,6 +92,31 @@ async def test_what_was_produced_replicated_and_consumed_is_told(
         assert sum(each.value("insync_active_controller") for each in told) == 1
         assert sum(each.value("insync_leader_elections_total") for each in told) == 4
         assert sum(each.value("insync_unclean_leader_elections_total") for each in told) == 0
+
+
+async def test_elections_count_that_the_store_shows_before_it_says_that_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = _store.commit
+    async with Node(settings(tmp_path, 1, metrics_port=0)) as node, Admin(node.endpoints) as admin:
+
+        async def commit_and_read(store: Any, transaction: Any, session: Any) -> Any:
+            outcome = await commit(store, transaction, session)
+
+            async def shown() -> bool:
+                known = node._replicas.view.partitions
+                elected = [
+                    put.record.id for put in transaction.puts if isinstance(put.record, PartitionRecord)
+                ]
+                return all(partition in known for partition in elected)
+
+            await until(shown)
+            return outcome
+
+        monkeypatch.setattr(_store, "commit", commit_and_read)
+        await admin.create_topic("t", 3, 1)
+        told = await scrape(node.metrics_address)
+        assert told.value("insync_leader_elections_total") == 3
 
 
 async def test_a_follower_that_leaves_and_comes_back_is_told(tmp_path: Path) -> None:
