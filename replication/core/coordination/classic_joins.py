@@ -246,7 +246,7 @@ class ClassicJoins:
         state.protocol = state.vote()
         here = [each.member_id for each in state.members.values() if each.joining is not None]
         if state.leader not in here:
-            state.leader = here[0] if here else state.leader
+            state.leader = here[0] if here else state.leader or next(iter(state.members))
         for member in state.members.values():
             if member.joining is not None:
                 self._say(member.joining, self._joined(state, member), state.group)

@@ -33,6 +33,11 @@ class ClassicMembers(ClassicJoins):
         for member in state.members.values():
             due = clock.now + member.session_timeout_ms / 1000 + bonus
             self._set(SESSION, state.group, member.member_id, due)
+        if state.members and state.leader is None:
+            # What those had who spoke the consumer protocol is nobody's yet, and no heartbeat would tell anyone.
+            self._prepare(
+                state, clock, "the coordinator before has not shared out what the group moved down with"
+            )
 
     def withdrawn(self, request_id: int, clock: Clock) -> None:
         """A parked request has been answered otherwise; its member stays, and may ask again."""

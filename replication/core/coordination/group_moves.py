@@ -176,7 +176,9 @@ def move_down(draft: Draft, context: Context) -> None:
     """Make a classic group of one whose members all speak that protocol; its coordinator rebalances it then."""
     state = draft.state
     classic = _as_classic(state, context)
-    classic.protocol, classic.leader = classic.vote(), next(iter(classic.members))
+    classic.protocol = classic.vote()
+    # It has no leader until it is shared out: by that a later coordinator knows that it owes the rebalance.
+    assert classic.leader is None
     for member_id in list(state.members):
         for key in (r.CurrentKey, r.TargetKey, r.MemberKey):
             draft.put(key(state.group, member_id), None)

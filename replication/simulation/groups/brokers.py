@@ -98,6 +98,8 @@ class Broker(Process):
         """The leader epoch that this node has given up."""
         self.lateness: list[tuple[float, float]] = []
         """When timers were looked at too late, and by how much: nobody could be heard, so nobody is blamed."""
+        self.active_since = 0.0
+        """When its shard has begun to serve; all sessions began then."""
         self.waiting: dict[tuple[str, str], tuple[float, int]] = {}
         """When a member's last request came that keeps it alive and was not answered at once, and its number."""
 
@@ -258,6 +260,16 @@ class Broker(Process):
             self._flushing = True
             self.after(self.world.random.choice((0.0, 0.005, 0.2)), self._flush)
 
+    def asking(self) -> dict[tuple[str, str], float]:
+        """Members, and those who are to be members, whose requests wait for their answers, and since when."""
+        found: dict[tuple[str, str], float] = {}
+        for each in self._requests.values():
+            if each.keeps_alive:
+                for name in (each.message.member_id, getattr(each.message, "fresh_id", "")):
+                    place = each.message.group, name
+                    found[place] = max(each.arrived, found.get(place, 0.0))
+        return found
+
     def _current(self, message: Any) -> r.CurrentValue | None:
         machine: Any = self.shard.machine
         state = machine.groups.get(getattr(message, "group", "")) if self.shard.active else None
@@ -269,7 +281,11 @@ class Broker(Process):
 
     def tell(self, event: ev.Event) -> None:
         wall = 1_700_000_000_000 + int(self.world.now * 1000)
-        for effect in self.shard.step(event, self.clock, wall):
+        served = self.shard.active
+        effects = self.shard.step(event, self.clock, wall)
+        if self.shard.active and not served:
+            self.active_since = self.world.now
+        for effect in effects:
             match effect:
                 case fx.Write():
                     self._write(effect)

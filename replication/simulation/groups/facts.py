@@ -21,8 +21,8 @@ MAX_SIZE = 30
 """Members and ids that a classic group may have."""
 MAX_POLL = 8.0
 """Seconds: of every client; a member of the consumer protocol has as long to let partitions go."""
-LONGEST_SESSION = 14.0
-"""Seconds: of every member, with what a new coordinator adds to it, and the time until that has loaded."""
+LONGEST_SESSION = 12.0
+"""Seconds: of every member, with what a new coordinator adds to it when it has loaded."""
 LONGEST_ANSWER = 8.0
 """Seconds from a member's request to the answer: it is parked, and a write to its group must be committed."""
 Place = tuple[str, str, int]

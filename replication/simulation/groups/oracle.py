@@ -55,8 +55,13 @@ class Oracle(Decisions, Answers):
             for each in classic.members.values():
                 if each.joining is None and each.syncing is None:
                     members.append((classic.group, each.member_id))
+        asking = broker.asking()
+        # A new coordinator cannot know who was heard before it had loaded: everybody has a session from then on.
+        since = max(self.calm_since, broker.active_since)
         for group, member_id in members:
-            heard = max(self._told.get((group, member_id), 0.0), self.calm_since)
+            place = group, member_id
+            # Who has just joined is a member as soon as that is written, and is told when it is committed.
+            heard = max(self._told.get(place, 0.0), asking.get(place, 0.0), since)
             # A tick that is late lengthens all sessions; one that began by then may have been told of later.
             late = sum(seconds for at, seconds in broker.lateness if at > heard - LONGEST_ANSWER)
             silent = self.world.now - heard - late
@@ -71,7 +76,8 @@ class Oracle(Decisions, Answers):
         for state in machine.groups.values():
             for member_id, current in state.currents.items():
                 pending, since = self._pending_since.get((state.group, member_id), ((), self.world.now))
-                asked = max(since, self.calm_since)
+                # A new coordinator begins that time again, as it does with the session.
+                asked = max(since, self.calm_since, broker.active_since)
                 late = sum(seconds for at, seconds in broker.lateness if at > asked - LONGEST_ANSWER)
                 took = self.world.now - asked - late
                 right = not current.pending or pending != current.pending or took < MAX_POLL + LONGEST_SESSION

@@ -164,6 +164,17 @@ def _(patch: Patch) -> None:
     )
 
 
+@mutant("GZ63", "a later coordinator does not share out what a group has moved down with", "GL1")
+def _(patch: Patch) -> None:
+    right = ClassicMembers.activate
+
+    def activate(self: ClassicMembers, state: Any, clock: Any) -> None:
+        state.leader = state.leader or next(iter(state.members), None)
+        right(self, state, clock)
+
+    patch.setattr(ClassicMembers, "activate", activate)
+
+
 @mutant(
     "GZ60", "a classic member of a mixed group keeps what it is to let go by joining again and again", "GL1"
 )

@@ -12,6 +12,7 @@ from insync.replication.core.coordination import records as r
 from insync.replication.core.coordination import shard_events as ev
 from insync.replication.core.coordination.assign_range import RangeAssignor
 from insync.replication.core.coordination.assignment import Partition, Subscription
+from insync.replication.core.coordination.classic_state import ClassicPhase
 from insync.replication.core.coordination.embedded import (
     EmbeddedAssignment,
     EmbeddedSubscription,
@@ -44,6 +45,7 @@ class Classic:
     member_id: str = ""
     generation: int = -1
     owned: frozenset[Partition] = frozenset()
+    rebalance_timeout_ms: int = 30_000
     withheld: frozenset[Partition] = frozenset()
     """What it gives to nobody when it leads: its owner is to let it go first."""
     rejoins: int = 0
@@ -62,7 +64,7 @@ class Classic:
             member_id=self.member_id,
             instance_id=self.instance_id,
             session_timeout_ms=int(SESSION * 1000),
-            rebalance_timeout_ms=30_000,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
             protocol_type="consumer",
             protocols=[gm.GroupProtocol(name="range", metadata=self.metadata(1))],
             fresh_id=f"c{next(IDS)}",
@@ -538,6 +540,48 @@ def test_members_stay_over_a_change_of_the_coordinator() -> None:
         host.pass_time(SESSION / 2)
         assert new.beat() == ErrorCode.NONE
     assert [each.member_id in host.machine.groups["g"].members for each in old] == [False, False]
+
+
+def down_and_over(**how: Any) -> tuple[GroupHost, Classic]:
+    """The last member of the consumer protocol has gone; the coordinator changes before the rebalance."""
+    host = GroupHost(SETTINGS, t=PARTITIONS)
+    old, new = Classic(host, **how), Member(host, "new")
+    form(host, old)
+    assert new.beat() == ErrorCode.NONE
+    settle(host, old, new)
+    assert new.beat(member_epoch=-1) == ErrorCode.NONE
+    host.lead()
+    return host, old
+
+
+@pytest.mark.parametrize("changes", [1, 2])
+def test_a_later_coordinator_shares_out_what_a_group_that_moved_down_was_left(changes: int) -> None:
+    host, old = down_and_over(cooperative=True)
+    for _ in range(changes - 1):
+        host.lead()
+    settle(host, old)
+    assert owners(host, old) == [PARTITIONS]
+    # It is shared out by now: another change of the coordinator begins nothing.
+    generation = old.generation
+    host.lead()
+    assert old.beat() == ErrorCode.NONE and old.generation == generation
+
+
+def test_who_replaces_a_static_member_after_a_move_down_waits_for_what_the_others_left() -> None:
+    host, _ = down_and_over(instance_id="i")
+    again = Classic(host, instance_id="i")
+    reply = again.joined(again.join())
+    assert again.synced(again.sync(reply)) == ErrorCode.NONE
+    assert owners(host, again) == [PARTITIONS]
+
+
+def test_a_static_member_that_comes_late_after_a_move_down_leads_though_nobody_was_there() -> None:
+    # A new coordinator waits for it a little longer than for its join.
+    how: dict[str, Any] = {"instance_id": "i", "rebalance_timeout_ms": int(SESSION * 1000)}
+    host, old = down_and_over(**how)
+    host.pass_time(SESSION + 0.5 * SETTINGS.isolation_timeout_ms / 1000)
+    assert host.machine.classics["g"].phase is ClassicPhase.COMPLETING
+    settle(host, old)
 
 
 @pytest.mark.parametrize(
