@@ -57,6 +57,8 @@ class _Pending:
     arrived: float
     committed: int
     current: r.CurrentValue | None
+    commits_as_classic: bool = False
+    """Whether a member of a classic group commits with it: that begins its session again too."""
     write: tuple[int, tuple[tuple[Any, Any], ...]] | None = None
 
     @property
@@ -64,7 +66,8 @@ class _Pending:
         """Whether its sender's session begins again with it."""
         if isinstance(self.message, gm.ConsumerGroupHeartbeatRequest):
             return self.message.member_epoch >= 0
-        return isinstance(self.message, gm.JoinGroupRequest | gm.SyncGroupRequest | gm.HeartbeatRequest)
+        kinds = gm.JoinGroupRequest | gm.SyncGroupRequest | gm.HeartbeatRequest
+        return self.commits_as_classic or isinstance(self.message, kinds)
 
 
 class Broker(Process):
@@ -240,7 +243,8 @@ class Broker(Process):
         asked = self._ids
         oracle = self.cluster.oracle
         current = self._current(message)
-        self._requests[asked] = _Pending(message, answer, self.world.now, len(oracle.log), current)
+        classic = self._commits_as_classic(message)
+        self._requests[asked] = _Pending(message, answer, self.world.now, len(oracle.log), current, classic)
         self.tell(
             ev.Ask(
                 request_id=asked,
@@ -274,6 +278,13 @@ class Broker(Process):
         machine: Any = self.shard.machine
         state = machine.groups.get(getattr(message, "group", "")) if self.shard.active else None
         return None if state is None else state.currents.get(getattr(message, "member_id", ""))
+
+    def _commits_as_classic(self, message: Any) -> bool:
+        machine: Any = self.shard.machine
+        if not self.shard.active or not isinstance(message, gm.CommitGroupOffsetsRequest):
+            return False
+        classic = machine.classics.get(message.group)
+        return classic is not None and message.member_id in classic.members
 
     def _flush(self) -> None:
         self._flushing = False
