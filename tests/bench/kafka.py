@@ -150,28 +150,35 @@ def _beside_ours(perf: Callable[[Side], float], rounds: int, total: int, ours: S
 
 
 def _reading(java: Java, folder: Path, rounds: int, scale: int, ours: Side, theirs: Side) -> list[Result]:
-    """Warm: what is read was written a moment ago. A node's processor time without what it takes to be idle."""
+    """Warm: what is read was written a moment ago. A node's processor time without what it takes to be idle.
+
+    That is measured last: before, nodes are still busy with what was written.
+    """
     count = 300_000 // scale
-    start, before = time.perf_counter(), seconds_of(ours.pids)
-    time.sleep(0.5 if scale > 1 else 5.0)
-    idle = (seconds_of(ours.pids) - before) / (time.perf_counter() - start)
-    used = 0.0
+    used = waited = 0.0
 
     def read(side: Side) -> float:
         return consume(side.servers, "bench", count, 1024) / 1e6
 
     def perf(side: Side) -> float:
-        nonlocal used
+        nonlocal used, waited
         start, before = time.perf_counter(), seconds_of(ours.pids)
         rate = consumer_perf_test(java, side.servers, "bench", count)
         if side is ours:
-            used += seconds_of(ours.pids) - before - idle * (time.perf_counter() - start)
+            used += seconds_of(ours.pids) - before
+            waited += time.perf_counter() - start
         return rate
 
     results = [
         against("librdkafka consumer, 1 KiB", *_apart(in_turn(rounds, read, ours, theirs), "MB/s", 0.9)),
         against("consumer-perf-test, 1 KiB", *_apart(in_turn(rounds, perf, ours, theirs), "MB/s", 0.9)),
     ]
+    start, before = time.perf_counter(), seconds_of(ours.pids)
+    time.sleep(0.5 if scale > 1 else 5.0)
+    idle = (seconds_of(ours.pids) - before) / (time.perf_counter() - start)
+    used -= idle * waited
+    if used <= 0:
+        raise RuntimeError(f"idle nodes use {idle:.3f} s a second, more than nodes that are read from")
     floor = median([_sendfile.seconds_a_gib(folder, (512 << 20) // scale) for _ in range(rounds)])
     node = used * (1 << 30) / (rounds * count * 1024)
     results.append(within("processor time of nodes for a GiB, beside sendfile", node, "s", floor, 1.2))
