@@ -168,10 +168,6 @@ class Replicas:
     def view(self) -> ClusterView:
         return self.broker.context.view
 
-    @view.setter
-    def view(self, view: ClusterView) -> None:
-        self.broker.context.view = view
-
     def step(self, event: Event) -> None:
         """Tell the broker, and do as it says."""
         obey = self._obey

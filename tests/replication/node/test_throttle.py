@@ -51,7 +51,9 @@ async def test_only_replicas_that_are_being_added_are_held_up(
         node = replicas(tmp_path, nursery)
         following = node.broker.following
         following.throttle.rate = 1000
-        node.view = ClusterView(partitions={PARTITION: Versioned(attrs.evolve(RECORD, **change), 1)})
+        node.broker.context.view = ClusterView(
+            partitions={PARTITION: Versioned(attrs.evolve(RECORD, **change), 1)}
+        )
         assert following.is_throttled(PARTITION) is throttled
         size = node.settings.replica_fetch_max_bytes
         assert following.fetch_size(PARTITION) == (1000 if throttled else size)
