@@ -81,7 +81,9 @@ class ClassicMembership(Membership):
         self._led: gm.JoinGroupResponse | None = None
         """The generation that this member leads, with all members."""
         self._shared: dict[str, int] = {}
-        """Partitions of the topics that were shared out last, by this member."""
+        """Partitions of the topics that it shared out last, or that there were when it came back to lead."""
+        self._watched: frozenset[str] = frozenset()
+        """The topics that all members read, if it came back to lead and did not share out."""
         self._assignments: list[gm.MemberAssignment] | None = None
         self._told: frozenset[Partition] = frozenset()
         """What it is to hold, by name."""
@@ -108,6 +110,11 @@ class ClassicMembership(Membership):
                 if any(self._ids[name] != topic_id for name, topic_id in self._meant.items()):
                     # A topic of that name was made again. Who is to have its partitions the coordinator says.
                     self._rejoin(now)
+        self._count_watched()
+
+    def _count_watched(self) -> None:
+        for name in self._watched & self._looked:
+            self._shared.setdefault(name, self._counts.get(name, 0))
 
     def _counted(self, topics: Mapping[str, int]) -> dict[str, int]:
         return {name: self._counts.get(name, 0) for name in topics}
@@ -228,10 +235,13 @@ class ClassicMembership(Membership):
         # All others have joined just now, too: the session began when this was answered.
         self._lease_end = now + self._session * LEASE_SHARE
         self._stage, self._beat_at = _Stage.SYNC, now
-        self._led = reply if reply.leader_id == reply.member_id and not reply.skip_assignment else None
-        self._assignments, self._shared = None, {}
+        leads = reply.leader_id == reply.member_id
+        self._led = reply if leads and not reply.skip_assignment else None
+        self._assignments, self._shared, self._watched = None, {}, frozenset()
         if self._led is not None:
             self._share(now)
+        elif leads:
+            self._watch(reply)
 
     def _heard_sync(self, reply: gm.SyncGroupResponse, now: float) -> None:
         if reply.error != ErrorCode.NONE:
@@ -301,6 +311,20 @@ class ClassicMembership(Membership):
         self._rejoin(now)
 
     # What the leader does
+
+    def _watch(self, reply: gm.JoinGroupResponse) -> None:
+        """A static leader has come back. All is shared out, but nobody else sees when topics change (KIP-814)."""
+        topics: set[str] = set()
+        for each in reply.members:
+            try:
+                topics.update(decode_subscription(each.metadata).topics)
+            except RecordFormatError:
+                continue  # Its topics cannot be shared out either; who does that next says so.
+        self._watched = frozenset(topics)
+        unknown = self._watched - self._looked
+        if unknown:
+            self._effects.append(me.LearnTopics(topics=unknown))
+        self._count_watched()
 
     def _share(self, now: float) -> None:
         """Compute what everybody is to hold, once the topics are known that any of them reads."""

@@ -12,7 +12,13 @@ from insync.replication.core.coordination.assign_range import RangeAssignor
 from insync.replication.core.coordination.assign_sticky import CooperativeStickyAssignor
 from insync.replication.core.coordination.assignment import Assignor, Partition
 from insync.replication.core.coordination.classic_membership import ClassicMembership, ClassicSettings
-from insync.replication.core.coordination.embedded import EmbeddedAssignment, as_numbers, encode_assignment
+from insync.replication.core.coordination.embedded import (
+    EmbeddedAssignment,
+    EmbeddedSubscription,
+    as_numbers,
+    encode_assignment,
+    encode_subscription,
+)
 from insync.replication.core.coordination.records import TopicPartition
 
 Message = TypeVar("Message")
@@ -104,3 +110,40 @@ def test_a_follower_leaves_it_to_its_leader_that_a_topic_has_got_partitions() ->
     member = Follower(CooperativeStickyAssignor())
     member.tell(me.TopicsKnown(names={"old": "t"}, counts={"t": 3}, looked=frozenset({"t"})))
     assert not member.asks(gm.JoinGroupRequest)
+
+
+def comes_back_as_leader(metadata: bytes) -> Follower:
+    """A static leader that is told that all is shared out; `metadata`: what another member says that it reads."""
+    member = Follower(RangeAssignor())
+    member.knows("new")
+    ((token, said),) = member.asks(gm.JoinGroupRequest)
+    members = [
+        gm.JoinedMember(member_id="m", metadata=said.protocols[0].metadata),
+        gm.JoinedMember(member_id="n", metadata=metadata),
+    ]
+    back = gm.JoinGroupResponse(
+        generation=2, protocol="range", leader_id="m", member_id="m", members=members, skip_assignment=True
+    )
+    member.tell(me.Answered(token=token, reply=back))
+    return member
+
+
+@pytest.mark.parametrize("grown", ["t", "u"])
+def test_a_leader_that_comes_back_sees_when_a_topic_gets_partitions(grown: str) -> None:
+    member = comes_back_as_leader(encode_subscription(EmbeddedSubscription(topics=("u",))))
+    assert [each.topics for each in member.effects if isinstance(each, me.LearnTopics)] == [{"u"}]
+    assert [each.assignments for _, each in member.asks(gm.SyncGroupRequest)] == [[]]
+    member.sync()
+    names, counts = {"new": "t", "other": "u"}, {"t": 2, "u": 1}
+    member.tell(me.TopicsKnown(names=names, counts=counts, looked=frozenset({"u"})))
+    assert not member.asks(gm.JoinGroupRequest), "that it had not looked at it is no change"
+    counts[grown] += 1
+    member.tell(me.TopicsKnown(names=names, counts=counts, looked=frozenset({"t", "u"})))
+    assert len(member.asks(gm.JoinGroupRequest)) == 1
+
+
+def test_a_leader_that_comes_back_watches_what_it_understands() -> None:
+    member = comes_back_as_leader(b"?")
+    member.sync()
+    member.tell(me.TopicsKnown(names={"new": "t"}, counts={"t": 3}, looked=frozenset({"t"})))
+    assert len(member.asks(gm.JoinGroupRequest)) == 1
