@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from ..errors import ErrorCode
@@ -12,6 +14,7 @@ from .decisions import Clock, Decision, Note, Reply
 from .group_settings import GroupSettings
 from .refusals import refuse_if
 from .timers import Timers
+from .topics_view import TopicsView
 
 SESSION, JOINS, SYNCS, PENDING = "classic-session", "classic-joins", "classic-syncs", "classic-pending"
 KINDS = frozenset({SESSION, JOINS, SYNCS, PENDING})
@@ -28,16 +31,20 @@ class ClassicJoins:
         timers: Timers[tuple[str, ...]],
         fired: dict[tuple[str, ...], None],
         settings: GroupSettings,
+        view: Callable[[], TopicsView],
     ) -> None:
         self._groups = groups
         self._timers = timers
         self._fired = fired
         self._settings = settings
+        self._view = view
         self._parked: dict[int, tuple[str, str]] = {}
         """Group and member of each parked request."""
         self._replies: list[Reply] = []
         """What is to be said with the next decision."""
         self._notes: list[Note] = []
+        self._looking: dict[str, None] = {}
+        """Groups whose leader has come back, and whose assignment is to be compared with the topics again."""
         self._owed: dict[str, None] = {}
         """Groups whose last member has gone: that is to be written, for their offsets expire from then on."""
 
@@ -146,6 +153,9 @@ class ClassicJoins:
         """A static member has come back: under a new id, so that its former process can do nothing any more."""
         member_id = ask.fresh_id
         same = _protocols(ask) == old.protocols and state.phase is ClassicPhase.STABLE
+        # Who leads takes the topics as it finds them for what was assigned: what came while nobody watched, nobody
+        # but the coordinator can see.
+        misfit = state.misfit(self._view()) if same and state.leader == old.member_id else ""
         fresh = _member(ask, member_id)
         fresh.assignment = old.assignment
 
@@ -163,10 +173,11 @@ class ClassicJoins:
                 state.leader = member_id
             self._drop(SESSION, state.group, old.member_id)
 
-        if not same:
+        if not same or misfit:
             swap()
             self._park_join(request_id, fresh, state)
-            self._prepare(state, clock, f"instance {ask.instance_id} has come back, with something new")
+            why = f"and {misfit}" if misfit else "with something new"
+            self._prepare(state, clock, f"instance {ask.instance_id} has come back, {why}")
             self._try_complete(state, clock)
             return self._done(request_id)
         after = attrs.evolve(
@@ -183,6 +194,9 @@ class ClassicJoins:
         def then() -> None:
             swap()
             self._beat(state, fresh, clock)
+            if state.leader == member_id:
+                # It may find partitions there that this view does not have yet.
+                state.returned = True
 
         # Written before it is told: another coordinator would not know the new id (KAFKA-10284).
         entry = r.ClassicGroupKey(state.group), after.value(clock.wall_ms)
@@ -198,7 +212,8 @@ class ClassicJoins:
         """Begin a rebalance, unless one is at its beginning; `why`, for the operator."""
         if state.phase is ClassicPhase.PREPARING:
             return
-        state.why = why
+        # An assignor may leave partitions out on purpose: its leader's return costs one rebalance, not more.
+        state.why, state.returned = why, False
         for member in state.members.values():
             if member.syncing is not None:
                 error = gm.SyncGroupResponse(error=ErrorCode.REBALANCE_IN_PROGRESS)

@@ -212,6 +212,22 @@ class ClassicMembers(ClassicJoins):
         self._say(request_id, gm.LeaveGroupResponse(errors=errors), ask.group)
         return self._done(request_id)
 
+    def view_changed(self) -> None:
+        self._looking.update(dict.fromkeys(name for name, state in self._groups.items() if state.returned))
+
+    def look(self, clock: Clock) -> Decision | None:
+        """A group whose leader has come back, and whose assignment is not what the topics are by now."""
+        while self._looking:
+            group = next(iter(self._looking))
+            del self._looking[group]
+            state = self._groups.get(group)
+            if state is None or not state.returned or state.phase is not ClassicPhase.STABLE:
+                continue
+            if misfit := state.misfit(self._view()):
+                self._prepare(state, clock, f"its leader has come back, and {misfit}")
+                return self._done()
+        return None
+
     def owed(self, clock: Clock) -> Decision | None:
         """A group that is empty by now, and that the log still shows with members."""
         while self._owed:

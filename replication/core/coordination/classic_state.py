@@ -7,10 +7,12 @@ import enum
 import attrs
 
 from ..errors import ErrorCode
-from .embedded import decode_subscription
+from .assignment import Partition
+from .embedded import as_partitions, decode_assignment, decode_subscription
 from .kafka_schema import RecordFormatError
 from .records import ClassicGroupValue, ClassicMemberValue, ClassicProtocol
 from .refusals import refuse_if
+from .topics_view import TopicsView
 
 CONSUMER_PROTOCOL = "consumer"
 
@@ -65,6 +67,8 @@ class ClassicState:
     """What began it, for the operator."""
     was_empty: bool = False
     """Whether the rebalance under way is the first one of an empty group."""
+    returned: bool = False
+    """Whether the leader has come back since the last rebalance, and did not assign (KIP-814)."""
 
     @property
     def rebalance_timeout(self) -> float:
@@ -164,3 +168,27 @@ class ClassicState:
                 except RecordFormatError:
                     return None
         return frozenset(found)
+
+    def misfit(self, view: TopicsView) -> str:
+        """What the assignment leaves out of the topics that are read, or has though it is not there; "" if nothing.
+
+        Also "" if the members are no consumers, or say what they read or have in a way that is not understood.
+        """
+        if self.protocol_type != CONSUMER_PROTOCOL:
+            return ""
+        topics: set[str] = set()
+        given: set[Partition] = set()
+        try:
+            for each in self.members.values():
+                topics.update(decode_subscription(each.metadata(self.protocol)).topics)
+                given |= as_partitions(decode_assignment(each.assignment).partitions)
+        except RecordFormatError:
+            return ""
+        counts = view.counts(topics)
+        there = {Partition(name, number) for name, count in counts.items() for number in range(count)}
+        if left := there - given:
+            found = min(left)
+            return f"{found.topic}-{found.partition} is assigned to nobody"
+        gone = {each for each in given if each.topic in topics} - there
+        # Their names may be anything.
+        return "partitions are assigned that are not there" if gone else ""

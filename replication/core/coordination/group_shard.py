@@ -54,7 +54,9 @@ class GroupCoordinator:
         """Groups that are classic ones since a moment, and wait for their first rebalance."""
         self.consumers = ConsumerMembers(self._timers, self._fired)
         self.mixed = MixedMembers(self.consumers)
-        self.classic_members = ClassicMembers(self.classics, self._timers, self._fired, self.settings)
+        self.classic_members = ClassicMembers(
+            self.classics, self._timers, self._fired, self.settings, lambda: self.view
+        )
 
     # The log
 
@@ -135,6 +137,7 @@ class GroupCoordinator:
         if not self._active:
             return
         self.consumers.view_changed(self.groups.values())
+        self.classic_members.view_changed()
         if gone:
             self._gone |= gone
             self._forgetting = sorted(self.groups)
@@ -315,7 +318,8 @@ class GroupCoordinator:
                 moved = self.classics[group] = ClassicState.of(group, known.classic)
                 return self.classic_members.moved_down(moved, clock, self.consumers.left)
         self.consumers.left.clear()
-        decision = self.classic_members.owed(clock) or self.consumers.follow_up(self.groups, context)
+        decision = self.classic_members.look(clock) or self.classic_members.owed(clock)
+        decision = decision or self.consumers.follow_up(self.groups, context)
         if decision is not None:
             return decision
         return self._forget(context) or self._expire(context)

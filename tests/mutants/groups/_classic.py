@@ -16,7 +16,7 @@ from insync.replication.core.coordination import records as r
 from insync.replication.core.coordination.assign_sticky import CooperativeStickyAssignor, StickyAssignor
 from insync.replication.core.coordination.balancing import is_uniform
 from insync.replication.core.coordination.classic_members import ClassicMembers
-from insync.replication.core.coordination.classic_state import ClassicPhase
+from insync.replication.core.coordination.classic_state import ClassicPhase, ClassicState
 from insync.replication.core.coordination.mixed_members import MixedMembers
 
 from ..registry import Patch
@@ -173,6 +173,15 @@ def _(patch: Patch) -> None:
         right(self, state, clock)
 
     patch.setattr(ClassicMembers, "activate", activate)
+    # A static leader that comes back would have it shared out.
+    patch.setattr(ClassicState, "misfit", lambda self, view: "")
+
+
+@mutant(
+    "GZ64", "a static leader that comes back is told that all is shared out, though a topic has grown", "GL1"
+)
+def _(patch: Patch) -> None:
+    patch.setattr(ClassicState, "misfit", lambda self, view: "")
 
 
 @mutant(

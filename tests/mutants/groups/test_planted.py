@@ -22,9 +22,10 @@ def test_a_topic_that_is_made_again_while_an_assignment_is_under_way_is_noticed(
 
 
 @pytest.mark.parametrize(
-    ("name", "invariant", "seed"), [("GZ60", "GL1", 28), ("GZ61", "GL1", 162), ("GZ63", "GL1", 3922)]
+    ("name", "invariant", "seed"),
+    [("GZ60", "GL1", 28), ("GZ61", "GL1", 162), ("GZ63", "GL1", 3922), ("GZ64", "GL1", 29)],
 )
-def test_who_is_silent_or_holds_on_does_not_stay_for_ever(name: str, invariant: str, seed: int) -> None:
+def test_what_shows_after_the_storm_is_noticed(name: str, invariant: str, seed: int) -> None:
     found = hunt(name, "groups", 1, first=seed)
     assert found.invariant == invariant, found
 
