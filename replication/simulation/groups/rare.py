@@ -100,16 +100,16 @@ class RareFaults(Faults):
                 old.up = False
                 old.serving.clear()
                 self._grow(names[0])
-                back = partial(
-                    self.join, GROUP, old.topics, old.membership.settings.instance_id, self.assignors
-                )
-                self.world.later(seconds, back)
+                self.world.later(seconds, partial(self._return, old))
                 # Once more: only who has joined once is the same as a process that begins.
                 self.world.later(AWAY_AGAIN, partial(self._away, seconds))
                 return
             if old not in static and len(members) > 1:
                 old.run(old.stop)
         self.world.later(1.0, partial(self._away, seconds))
+
+    def _return(self, old: Client) -> None:
+        self.join(GROUP, old.topics, old.membership.settings.instance_id, self.assignors)
 
     def _grow(self, name: str) -> None:
         topics = dict(self.view.topics)
