@@ -213,14 +213,19 @@ class LogWriter:
             work = [each for each in taken if each is not None]
             stopping = stopping or len(work) < len(taken)
             if work:
-                self._done.append(self._carry_out(work))
+                beside: list[CallWork] = []
+                self._done.append(self._carry_out(work, beside))
+                # Not before: what was asked for before it in its log is told first.
+                for apart in beside:
+                    self._beside.submit(apart)
                 if not self._loop_waits:
                     self._token.run_sync_soon(self._collect)
         self._beside.end()
 
-    def _carry_out(self, batch: Sequence[Work | _Resume]) -> tuple[list[Told], int]:
-        """What is to be told, and of how many pieces of queued work. Appends that follow one another in one log go
-        to disk in one gathered write.
+    def _carry_out(self, batch: Sequence[Work | _Resume], beside: list[CallWork]) -> tuple[list[Told], int]:
+        """What is to be told, and of how many pieces of queued work; `beside` gets what is to be done beside.
+
+        Appends that follow one another in one log go to disk in one gathered write.
         """
         told: list[Told] = []
         count = 0
@@ -247,7 +252,7 @@ class LogWriter:
             if work.waits:
                 lane.held = deque()
                 self._lanes_beside += 1
-                self._beside.submit(work)
+                beside.append(work)
             else:
                 count += 1
                 self._call(work, told)

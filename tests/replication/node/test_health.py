@@ -138,7 +138,7 @@ async def test_a_lost_session_and_a_controller_that_is_gone_are_told(
             assert list(wrong) == ["session"] and "has expired" in wrong["session"]
         assert node._replicas is not None
         with monkeypatch.context() as patch:
-            patch.setattr(node._replicas, "view", type(node._replicas.view)())
+            patch.setattr(node._replicas.broker.context, "view", type(node._replicas.view)())
             wrong = await failing(node)
         assert "not registered" in wrong["session"] and "no controller" in wrong["controller"]
         assert await failing(node) == {}
