@@ -10,6 +10,7 @@ from .answers import Answers
 from .decisions import Decisions
 from .facts import LONGEST_ANSWER, LONGEST_SESSION, MAX_POLL, MAX_SIZE
 from .naive import Naive, flat
+from .world import LONGEST_DELAY
 
 if TYPE_CHECKING:
     from .brokers import Broker
@@ -56,8 +57,9 @@ class Oracle(Decisions, Answers):
                 if each.joining is None and each.syncing is None:
                     members.append((classic.group, each.member_id))
         asking = broker.asking()
-        # A new coordinator cannot know who was heard before it had loaded: everybody has a session from then on.
-        since = max(self.calm_since, broker.active_since)
+        # What was sent before the calm may yet arrive, and begins a session though its sender is gone. A new
+        # coordinator cannot know who was heard before it had loaded: everybody has a session from then on.
+        since = max(self.calm_since + LONGEST_DELAY, broker.active_since)
         for group, member_id in members:
             place = group, member_id
             # Who has just joined is a member as soon as that is written, and is told when it is committed.

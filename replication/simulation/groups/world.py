@@ -8,6 +8,9 @@ from collections.abc import Callable
 
 Action = Callable[[], None]
 
+LONGEST_DELAY = 6.0
+"""Seconds that a message may take, if it was sent before the calm."""
+
 
 class Process:
     """Something that may stand still or end. `clock` runs at its own rate."""
@@ -95,5 +98,5 @@ class World:
         for _ in range(copies):
             delay = self.random.uniform(0.0005, 0.01)
             if not self.calm and self.chance(0.01):
-                delay = self.random.uniform(0.1, 6.0)
+                delay = self.random.uniform(0.1, LONGEST_DELAY)
             self.later(delay, lambda: target.run(action))
