@@ -6,7 +6,9 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
+from multiprocessing.connection import wait
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import attrs
@@ -167,6 +169,9 @@ class Lives:
         # Forked of a process that has imported everything: what is tested begins at once.
         self._context = get_context("forkserver")
         self._context.set_forkserver_preload([killed_worker.__name__])
+        # Each start asks how all other processes ended. Two threads that ask about one at once read its one answer
+        # together, and the second takes the empty pipe for exit code 255.
+        self._asking = Lock()
         with ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as pool:
             self.told = dict(zip([case.name for case in CASES], pool.map(self._live, CASES), strict=True))
 
@@ -219,13 +224,15 @@ class Lives:
             "done": done,
         }
         process = self._context.Process(target=killed_worker.live, args=(facts,), daemon=True)
-        process.start()
-        process.join(PATIENCE)
-        if process.exitcode is None:
+        with self._asking:
+            process.start()
+        if not wait([process.sentinel], PATIENCE):
             process.kill()
+            wait([process.sentinel])
+        with self._asking:
             process.join()
-        code = process.exitcode
-        process.close()
+            code = process.exitcode
+            process.close()
         return Life.read(log), code
 
     def _committed(self, case: Case) -> int | None:
