@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import attrs
+
+from ..interop.kafka import free_port
 
 PROGRAM = Path(__file__).parent / "jetstream"
 SERVER = "github.com/nats-io/nats-server/v2"
@@ -50,7 +50,7 @@ def build(folder: Path) -> Path:
 @contextmanager
 def jetstream(built: Path, place: Path) -> Iterator[JetStream]:
     """They are gone when the block is left."""
-    ports = [_free_port() for _ in range(6)]
+    ports = [free_port() for _ in range(6)]
     clients, routes = ports[:3], ports[3:]
     others = ",".join(f"nats://127.0.0.1:{port}" for port in routes)
     with ExitStack() as stack:
@@ -82,13 +82,3 @@ def _running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
         finally:
             if process.poll() is None:
                 process.kill()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
-def resident(pid: int) -> int:
-    """Bytes of memory of a process."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -20,7 +20,7 @@ from insync.replication.client.blocking import BlockingAdmin, BlockingConsumer, 
 
 from ..plugins.dashboard.browser import COMMAND, Dashboard, browser, dashboard_process, until
 from ..processes import cluster
-from ._processor import seconds_of
+from ._processor import share_of
 from .partitions import LAG_SECONDS, TOPIC, settings, until_open, until_whole
 from .report import Result, at_most
 
@@ -123,13 +123,6 @@ def _prepare(servers: Sequence[str], partitions: int) -> None:
     trio.run(make)
 
 
-def _share(pid: int, seconds: float) -> float:
-    """Of a core, in percent."""
-    before, start = seconds_of([pid]), time.monotonic()
-    time.sleep(seconds)
-    return 100 * (seconds_of([pid]) - before) / (time.monotonic() - start)
-
-
 def _updates(page: WebDriver) -> int:
     return int(page.execute_script("return window.updates"))
 
@@ -154,12 +147,12 @@ def _usual(servers: str, page: WebDriver, rounds: int, resting: float, watching:
             for name, path, text in PAGES
         }
         page.get("about:blank")
-        rest = _share(process.pid, resting)
+        rest = 100 * share_of([process.pid], resting)
         with _written(servers):
             _opened(page, process.url + f"topic?name={TOPIC}", "High watermark")
             page.execute_script(COUNT)
             start = time.monotonic()
-            watched = _share(process.pid, watching)
+            watched = 100 * share_of([process.pid], watching)
             every = (time.monotonic() - start) / max(1, _updates(page))
         return Usual(opened, rest, watched, every, _memory(process, page))
 

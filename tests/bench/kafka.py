@@ -39,7 +39,7 @@ from ._kafka_clients import (
     produce,
 )
 from ._kafka_gateway import costs, metadata_cost
-from ._processor import seconds_of
+from ._processor import resident, seconds_of, share_of
 from .report import Result, against, at_least, at_most, interleaved, within
 
 TOOLS = Path(__file__).parent.parent / "plugins" / "kafka" / "tools.xml"
@@ -173,9 +173,7 @@ def _reading(java: Java, folder: Path, rounds: int, scale: int, ours: Side, thei
         against("librdkafka consumer, 1 KiB", *_apart(in_turn(rounds, read, ours, theirs), "MB/s", 0.9)),
         against("consumer-perf-test, 1 KiB", *_apart(in_turn(rounds, perf, ours, theirs), "MB/s", 0.9)),
     ]
-    start, before = time.perf_counter(), seconds_of(ours.pids)
-    time.sleep(0.5 if scale > 1 else 5.0)
-    idle = (seconds_of(ours.pids) - before) / (time.perf_counter() - start)
+    idle = share_of(ours.pids, 0.5 if scale > 1 else 5.0)
     used -= idle * waited
     if used <= 0:
         raise RuntimeError(f"idle nodes use {idle:.3f} s a second, more than nodes that are read from")
@@ -214,18 +212,13 @@ def _idle(ours: Side, count: int, seconds: float) -> list[Result]:
     node, host_port = ours.pids[:1], ours.servers.split(",")[0]
     host, _, port = host_port.partition(":")
 
-    def busy() -> float:
-        start, before = time.perf_counter(), seconds_of(node)
-        time.sleep(seconds)
-        return (seconds_of(node) - before) / (time.perf_counter() - start) * 100
-
-    without = busy()
-    before, open_ = _resident(node[0]), []
+    without = share_of(node, seconds)
+    before, open_ = resident(node[0]), []
     try:
         open_ += [socket.create_connection((host, int(port)), 10) for _ in range(count)]
         time.sleep(1)
-        each = (_resident(node[0]) - before) / count / 1024
-        more = busy() - without
+        each = (resident(node[0]) - before) / count / 1024
+        more = 100 * (share_of(node, seconds) - without)
     finally:
         for connection in open_:
             connection.close()
@@ -233,10 +226,6 @@ def _idle(ours: Side, count: int, seconds: float) -> list[Result]:
         at_most("memory of an idle connection", each, "KiB", IDLE_BAR),
         at_most(f"processor time of {count} idle connections", max(0.0, more), "% a core", 1.0),
     ]
-
-
-def _resident(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _failover(rounds: int, seconds: float) -> list[Result]:

@@ -21,8 +21,8 @@ from ..interop.kafka import POM, Java, resolve
 from ..processes import cluster
 from . import _kafka_clients as theirs
 from . import _race_ours as ours
-from ._jetstream import JetStream, build, jetstream, resident
-from ._processor import seconds_of
+from ._jetstream import JetStream, build, jetstream
+from ._processor import resident, seconds_of
 from .report import Result
 
 PARTITIONS = 6
