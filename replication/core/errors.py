@@ -129,3 +129,11 @@ _INDETERMINATE = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
+
+_BY_NUMBER: dict[int, ErrorCode] = {int(each): each for each in ErrorCode}
+"""To look a member up by its value costs several times as much."""
+
+
+def code_of(number: int) -> ErrorCode:
+    """The error that an answer names. A number that only a later version knows is an unknown error."""
+    return _BY_NUMBER.get(number, ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -16,7 +16,7 @@ from ..core.broker.effects import Answer, CloseConnection
 from ..core.broker.events import Disconnected, FetchArrived
 from ..core.broker.fetch_session import NEW_SESSION, NO_SESSION, WITHOUT_SESSION
 from ..core.broker.payloads import MalformedBatchError, to_metas
-from ..core.coordination.refusals import code_of
+from ..core.errors import code_of
 from ..core.messages import FetchRequest, FetchResponse, FetchResult, PartitionName
 from ..core.partition import events as ev
 from ..core.partition.effects import FetchNext

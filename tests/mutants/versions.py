@@ -46,4 +46,4 @@ def _(patch: Patch) -> None:
         known = {int(each) for each in ErrorCode}
         return ErrorCode(code) if code in known else ErrorCode.FENCED_LEADER_EPOCH
 
-    patch.setattr(following, "_error", error)
+    patch.setattr(following, "code_of", error)

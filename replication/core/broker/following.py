@@ -16,7 +16,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from .. import messages as m
-from ..errors import ErrorCode
+from ..errors import ErrorCode, code_of
 from ..partition import effects as partition_fx
 from ..partition import events as partition_ev
 from ..types import PartitionId
@@ -342,7 +342,7 @@ class _Leader:
             if self._begins_session:
                 # The leader refuses even a fetch that is complete in itself: asked again at once it would refuse
                 # as fast as messages travel.
-                self.failed(f"fetch refused: {_error(message.error).name}", malformed=False)
+                self.failed(f"fetch refused: {code_of(message.error).name}", malformed=False)
             else:
                 self.session.end()
             return
@@ -404,15 +404,6 @@ def _places(answer: m.FetchResponse, payload_size: int) -> _Places | None:
     return places
 
 
-_ERRORS: dict[int, ErrorCode] = {int(each): each for each in ErrorCode}
-"""Looking an enumeration's member up by its value costs several times as much."""
-
-
-def _error(code: int) -> ErrorCode:
-    """The error of a code, which may be unknown because a later version sent it."""
-    return _ERRORS.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
-
-
 def _fetched(
     want: partition_fx.FetchNext,
     result: m.FetchResult,
@@ -425,7 +416,7 @@ def _fetched(
         fetch_offset=want.fetch_offset,
         leader_epoch=want.leader_epoch,
         last_fetched_epoch=want.last_fetched_epoch,
-        error=_error(result.error),
+        error=code_of(result.error),
         high_watermark=result.high_watermark,
         log_start_offset=result.log_start_offset,
         log_end_offset=result.log_end_offset,

@@ -30,7 +30,7 @@ from ..coordination.transaction_records import (
     encode_transaction_key,
 )
 from ..coordination.transaction_shard import TransactionCoordinator, TransactionSettings
-from ..errors import ErrorCode
+from ..errors import ErrorCode, code_of
 from ..partition import effects as partition_fx
 from ..partition import events as partition_ev
 from ..types import NO_LEADER, PartitionId, TransactionMarker
@@ -254,14 +254,14 @@ class Transacting:
             answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         elif leader == context.node_id:
             deadline = context.now + ASK_TIMEOUT
-            self._shards.ask(keeper, request, deadline, lambda reply: answered(_code(reply.error)))
+            self._shards.ask(keeper, request, deadline, lambda reply: answered(code_of(reply.error)))
         else:
             self._peers.ask(
                 leader,
                 m.Kind.ADD_PARTITIONS_TO_TXN,
                 request,
                 ASK_TIMEOUT,
-                answered=lambda reply: answered(_code(reply.error)),  # type: ignore[attr-defined]
+                answered=lambda reply: answered(code_of(reply.error)),  # type: ignore[attr-defined]
                 failed=lambda reason: answered(ErrorCode.COORDINATOR_NOT_AVAILABLE),
             )
 
@@ -473,14 +473,6 @@ class Transacting:
         told = self._marking.pop(effect.request_id, None)
         if told is not None:
             self._later(lambda: told(effect.error))
-
-
-def _code(number: int) -> ErrorCode:
-    """Of an answer; a later version may know errors that this one does not."""
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 _OF_COORDINATOR = {

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from ..errors import ErrorCode
+from ..errors import ErrorCode, code_of
 from . import group_messages as gm
 from . import membership_events as me
 from .assignment import NO_GENERATION, Assignor, Partition, Subscription
@@ -31,7 +31,6 @@ from .embedded import (
 from .kafka_schema import RecordFormatError
 from .membership import BACKOFF, LATER, LEASE_SHARE, LOOK_AGAIN, Membership, MembershipSettings
 from .records import TopicPartition
-from .refusals import code_of
 
 _COOPERATIVE = "cooperative-sticky"
 

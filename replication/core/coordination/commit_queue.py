@@ -7,10 +7,9 @@ from collections.abc import Mapping
 
 import attrs
 
-from ..errors import ErrorCode
+from ..errors import ErrorCode, code_of
 from .group_messages import CommitGroupOffsetsResponse
 from .records import TopicPartition
-from .refusals import code_of
 
 _AGAIN = frozenset(
     {

@@ -10,13 +10,12 @@ from collections.abc import Mapping
 
 import attrs
 
-from ..errors import ErrorCode
+from ..errors import ErrorCode, code_of
 from . import group_messages as gm
 from . import membership_events as me
 from .commit_queue import Commit, CommitQueue
 from .held_partitions import Held, HeldPartitions
 from .records import TopicPartition, target_topics
-from .refusals import code_of
 
 BACKOFF = 0.1
 LEASE_SHARE = 0.95

@@ -18,11 +18,3 @@ def refuse_if(wrong: bool, error: ErrorCode, message: str) -> None:
     """Raise `GroupRefusal` if `wrong`."""
     if wrong:
         raise GroupRefusal(error, message)
-
-
-def code_of(number: int) -> ErrorCode:
-    """The error code of an answer; one from the future is an unknown error."""
-    try:
-        return ErrorCode(number)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
