@@ -92,6 +92,14 @@ class Cluster(Hosting):
     def hosts_of(self, partition: PartitionId) -> list[Host]:
         return [node.hosts[partition] for node in self.nodes.values() if partition in node.hosts]
 
+    def leaders_of(self, partition: PartitionId | None) -> list[Host]:
+        """Nodes that run and believe that they lead, of which one at most does; of no partition nobody."""
+        return [
+            host
+            for host in (self.hosts_of(partition) if partition is not None else ())
+            if host.node.up and host.replica is not None and host.replica.leader is not None
+        ]
+
     def begin(self) -> None:
         """Start every node, and ask for the topics until they are there."""
         for node in self.nodes.values():

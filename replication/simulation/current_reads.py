@@ -139,11 +139,7 @@ class CurrentReader:
             return
         if cluster.calm:
             self.unfinished = f"no current offset of {self._partition}"
-        hosts = [
-            host
-            for host in cluster.hosts_of(self._partition)
-            if host.node.up and host.replica is not None and host.replica.leader is not None
-        ]
+        hosts = cluster.leaders_of(self._partition)
         if not hosts:
             cluster.later(0.5, self.turn)
             return

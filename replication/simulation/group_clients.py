@@ -272,10 +272,6 @@ class Asker:
     def _ask(self, message: Any, *, everybody: bool = True) -> None:
         cluster = self._cluster
         partition = cluster.coordinators.partition_of(message.group)
-        hosts = [
-            host
-            for host in (cluster.hosts_of(partition) if partition is not None else ())
-            if host.node.up and host.replica is not None and host.replica.leader is not None
-        ]
+        hosts = cluster.leaders_of(partition)
         for host in hosts if everybody else hosts[:1]:
             cluster.coordinators.ask(host.node, message, lambda reply: None)

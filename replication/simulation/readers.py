@@ -44,8 +44,7 @@ class Reader:
         if cluster.calm or (self._facts.gone and cluster.chance(GIVES_UP)):
             return
         hosts = [h for h in cluster.hosts_of(self._partition) if h.node.up and h.replica is not None]
-        leaders = [h for h in hosts if h.replica is not None and h.replica.leader is not None]
-        candidates = leaders or hosts
+        candidates = cluster.leaders_of(self._partition) or hosts
         if candidates:
             host = candidates[int(cluster.random.random() * len(candidates))]
             self._question = cluster.new_id()

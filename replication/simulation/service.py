@@ -262,11 +262,7 @@ class _ClientRun:
 
     def _read(self, partition: PartitionId, turn: int, index: int) -> None:
         """Of any node that believes to lead; it may be one that leads no more."""
-        hosts = [
-            host
-            for host in self._cluster.hosts_of(partition)
-            if host.node.up and host.replica is not None and host.replica.leader is not None
-        ]
+        hosts = self._cluster.leaders_of(partition)
 
         def told(result: ReadIndexResult | None) -> None:
             if result is not None and result.error == ErrorCode.NONE:

@@ -145,11 +145,7 @@ class Producer:
                 is_settled = True
                 then(reply)
 
-        hosts = [
-            host
-            for host in (cluster.hosts_of(partition) if partition is not None else ())
-            if host.node.up and host.replica is not None and host.replica.leader is not None
-        ]
+        hosts = cluster.leaders_of(partition)
         if hosts:
             host = hosts[int(self._dice.random() * len(hosts))]
             cluster.coordinators.ask(host.node, message, told, asker=self)
@@ -293,11 +289,10 @@ class Producer:
         """What is committed of the group, by everybody who takes itself for its coordinator."""
         cluster = self._cluster
         partition = cluster.coordinators.partition_of(self._owner.group)
-        for host in cluster.hosts_of(partition) if partition is not None else ():
-            if host.node.up and host.replica is not None and host.replica.leader is not None:
-                is_stable = self._dice.random() < 0.5
-                message = gm.GroupOffsetsRequest(group=self._owner.group, require_stable=is_stable)
-                cluster.coordinators.ask(host.node, message, lambda reply: None)
+        for host in cluster.leaders_of(partition):
+            is_stable = self._dice.random() < 0.5
+            message = gm.GroupOffsetsRequest(group=self._owner.group, require_stable=is_stable)
+            cluster.coordinators.ask(host.node, message, lambda reply: None)
 
     def _finish(self) -> None:
         """In calm: what was committed is told, and nothing of it stays undecided."""

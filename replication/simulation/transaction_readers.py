@@ -30,15 +30,14 @@ class CommittedReader:
         cluster = self._cluster
         if cluster.calm or (self._facts.gone and cluster.chance(GIVES_UP)):
             return
-        for host in cluster.hosts_of(self._partition):
-            replica = host.replica
-            if replica is None or replica.leader is None or not host.node.up:
-                continue
+        for host in cluster.leaders_of(self._partition):
+            assert host.replica is not None
+            stable = host.replica.log.last_stable_offset
             question = FetchPartition(
                 topic=self._partition.topic,
                 partition=self._partition.partition,
                 # Where something was decided a moment ago.
-                fetch_offset=max(0, replica.log.last_stable_offset - int(cluster.random.random() * NEAR)),
+                fetch_offset=max(0, stable - int(cluster.random.random() * NEAR)),
                 max_bytes=1 + int(cluster.random.random() * 40 * BATCH_SIZE),
             )
             asked = partial(cluster.serve, host, question, isolation_level=READ_COMMITTED)

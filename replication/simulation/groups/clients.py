@@ -161,6 +161,11 @@ class Client(Process):
             asked = me.CommitAsked(commit_id=self._commit_ids, offsets=offsets, deadline=self.clock + 3.0)
             self.tell(asked)
 
+    def die(self) -> None:
+        """Its process is gone, without a word to anybody."""
+        self.up = False
+        self.serving.clear()
+
     def stop(self) -> None:
         """Close in good order."""
         if not self.stopping:
@@ -192,11 +197,9 @@ class Client(Process):
                     self.failed = effect
                     if self.classic:
                         # A late copy of its own join may have fenced it; whoever runs it starts it again, or not.
-                        self.up = False
-                        self.serving.clear()
+                        self.die()
                 case me.Ended():
-                    self.up = False
-                    self.serving.clear()
+                    self.die()
                 case me.CommitDone() | me.LearnTopics():
                     pass  # topics are told all the time
         self._tick_later()

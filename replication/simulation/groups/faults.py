@@ -269,8 +269,7 @@ class Faults(Cluster):
         instance = client.membership.settings.instance_id
         joins = isinstance(message, gm.JoinGroupRequest) and instance is not None
         if joins and self.world.chance(0.15):
-            client.up = False
-            client.serving.clear()
+            client.die()
             self.start(client.group, instance)
         return True
 
@@ -297,8 +296,7 @@ class Faults(Cluster):
     def _kill_client(self) -> None:
         client = self._one()
         if client is not None:
-            client.up = False
-            client.serving.clear()
+            client.die()
             if self.world.chance(0.7):
                 self.start(client.group)
 

@@ -64,11 +64,15 @@ class Oracle(Decisions, Answers):
             place = group, member_id
             # Who has just joined is a member as soon as that is written, and is told when it is committed.
             heard = max(self._told.get(place, 0.0), asking.get(place, 0.0), since)
-            # A tick that is late lengthens all sessions; one that began by then may have been told of later.
-            late = sum(seconds for at, seconds in broker.lateness if at > heard - LONGEST_ANSWER)
-            silent = self.world.now - heard - late
-            told = f"{member_id} of {group} is a member after {silent:.2f} s of silence"
-            require(silent < LONGEST_SESSION, "GL1", told)
+            silent = self._since(heard, broker)
+            require(
+                silent < LONGEST_SESSION,
+                "GL1",
+                "{} of {} is a member after {:.2f} s of silence",
+                member_id,
+                group,
+                silent,
+            )
 
     def check_lingering(self, broker: Broker) -> None:
         """GL1: what a member is to let go is another's when its time for that and its session are over."""
@@ -80,11 +84,18 @@ class Oracle(Decisions, Answers):
                 pending, since = self._pending_since.get((state.group, member_id), ((), self.world.now))
                 # A new coordinator begins that time again, as it does with the session.
                 asked = max(since, self.calm_since, broker.active_since)
-                late = sum(seconds for at, seconds in broker.lateness if at > asked - LONGEST_ANSWER)
-                took = self.world.now - asked - late
+                took = self._since(asked, broker)
                 right = not current.pending or pending != current.pending or took < MAX_POLL + LONGEST_SESSION
-                told = f"{member_id} of {state.group} was to let {pending} go {took:.2f} s ago"
-                require(right, "GL1", told)
+                told = "{} of {} was to let {} go {:.2f} s ago"
+                require(right, "GL1", told, member_id, state.group, pending, took)
+
+    def _since(self, moment: float, broker: Broker) -> float:
+        """Seconds since then that a broker can hold against a member: a late tick lengthens all sessions.
+
+        A tick that began before `moment` may have been reported after it.
+        """
+        late = sum(seconds for at, seconds in broker.lateness if at > moment - LONGEST_ANSWER)
+        return self.world.now - moment - late
 
     # Clients
 

@@ -56,8 +56,7 @@ class RareFaults(Faults):
             self.world.later(1.5, self._upgrade)
             return
         self._grow(next(each for each in old.topics if each in self.view.topics))
-        old.up = False
-        old.serving.clear()
+        old.die()
         self.join(GROUP, old.topics, old.membership.settings.instance_id)
 
     def _upgradable(self) -> Client | None:
@@ -97,8 +96,7 @@ class RareFaults(Faults):
             old = leads[0]
             names = sorted(self.view.topics.keys() & set(old.topics))
             if old in static and names:
-                old.up = False
-                old.serving.clear()
+                old.die()
                 self._grow(names[0])
                 self.world.later(seconds, partial(self._return, old))
                 # Once more: only who has joined once is the same as a process that begins.
