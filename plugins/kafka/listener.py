@@ -369,12 +369,16 @@ class Link:
 
         try:
             exchange.start(self.client, asked, request.version, done)
-        except Exception as error:
-            log.exception("%s: %s failed", self._peer, Api(request.api).name)
-            answer = _failed(request.api, ServiceError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
-            if answer is None:
-                self.close("the request failed")
-            self._answer(request, answer, request.version)
+        except Exception as error:  # noqa: BLE001 - `_broken` logs it with its traceback
+            self._answer(request, self._broken(request, error), request.version)
+
+    def _broken(self, request: Request, error: Exception) -> Struct | None:
+        """The answer to a request that broke its handler. Where its API has none, the connection is closed."""
+        log.exception("%s: %s failed", self._peer, Api(request.api).name)
+        answer = _failed(request.api, ServiceError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
+        if answer is None:
+            self.close("the request failed")
+        return answer
 
     async def _serve(self, request: Request, asked: Struct, handler: Handler) -> None:
         """Every API but those of the hot path: one task while it is served."""
@@ -387,11 +391,8 @@ class Link:
                 self.close(f"{Api(request.api).name}: {error}")
                 self._answer(request, None, request.version)
                 return
-        except Exception as error:
-            log.exception("%s: %s failed", self._peer, Api(request.api).name)
-            answer = _failed(request.api, ServiceError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
-            if answer is None:
-                self.close("the request failed")
+        except Exception as error:  # noqa: BLE001 - `_broken` logs it with its traceback
+            answer = self._broken(request, error)
         finally:
             self._release(request)
         self._let_in()
