@@ -223,9 +223,10 @@ class LogWriter:
         self._beside.end()
 
     def _carry_out(self, batch: Sequence[Work | _Resume], beside: list[CallWork]) -> tuple[list[Told], int]:
-        """What is to be told, and of how many pieces of queued work; `beside` gets what is to be done beside.
+        """Do a batch of work, except what waits for the device: that is added to `beside`, for the caller to start.
 
-        Appends that follow one another in one log go to disk in one gathered write.
+        Returns the completions to deliver on the event loop, and the number of queued pieces of work that they end.
+        Consecutive appends to one log reach the disk in one gathered write.
         """
         told: list[Told] = []
         count = 0

@@ -206,7 +206,7 @@ class Consumer:
             require(
                 told.offset < committed,
                 "S10",
-                "{} tells of {} by its time, committed is {}",
+                "{} answers a look-up by time with offset {}; the committed log ends at {}",
                 host.name,
                 told.offset,
                 committed,

@@ -120,7 +120,7 @@ class Oracle:
             return
         if not led and not leads:
             seen = min(log.high_watermark, disk.end)
-            require(facts.agreed(disk) >= seen, "S3b", "{} shows what is not committed", host.name)
+            require(facts.agreed(disk) >= seen, "S3b", "{} shows records that are not committed", host.name)
         elif log.high_watermark > len(facts.committed):
             facts.commit(host, log.high_watermark)
             self.quorum(host.partition)
@@ -444,11 +444,11 @@ class Oracle:
             require(held == len(facts.committed), "S8", f"node {chosen.id} elected with {held}: {record}")
 
     def telling(self, host: Host, info: LogInfo) -> None:
-        """S21: what a replica says of its log is so."""
+        """S21: what a replica reports of its log agrees with its disk."""
         flat = host.disk.flat
         held = (flat[-1][0], host.disk.end) if host.disk.end > host.disk.start else (-1, host.disk.end)
         own = info.completeness == held and info.topic_id == host.facts.topic_id
-        require(own, "S21", f"{host.name} tells of {info}, and has {held}")
+        require(own, "S21", "{} reports {}; its log holds {}", host.name, info, held)
 
     def told(self, controller: str, logs: Mapping[PartitionId, Mapping[int, LogInfo]]) -> None:
         """A controller has heard what replicas say of their logs."""
@@ -565,8 +565,8 @@ class Oracle:
             )
 
     def latest(self, host: Host, offset: int) -> None:
-        """S11, S20: who leads by the store's record never tells of an earlier end than was told before, nor of
-        one before what has been acknowledged to anybody.
+        """S11, S20: the end that a current leader reports never lies before an end reported earlier, nor before an
+        acknowledged record.
         """
         facts = host.facts
         if self.is_current(host) and not facts.unclean:

@@ -76,7 +76,7 @@ class Reader:
             require(
                 host.facts.unclean,
                 "S11",
-                "{} tells of {}, read was up to {} of {}",
+                "{} reports divergence at {}; the reader stands at offset {} after leader epoch {}",
                 host.name,
                 answer.diverging,
                 self._position,

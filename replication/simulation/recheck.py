@@ -89,8 +89,10 @@ def _shows_committed(host: Host, facts: PartitionFacts) -> None:
         seen = host.disk.flat[start : log.high_watermark]
         right = facts.committed[start : start + len(seen)]
         invariant = "S1" if replica.leader is not None else "S3b"
-        require(seen == right, invariant, "{} shows what is not committed", host.name)
-        require(log.log_start_offset <= start, "S16", "{} tells of more deleted than is: {}", host.name, log)
+        require(seen == right, invariant, "{} shows records that are not committed", host.name)
+        require(
+            log.log_start_offset <= start, "S16", "{} reports a log start above {}: {}", host.name, start, log
+        )
 
 
 def _logs_match(one: Host, other: Host) -> None:

@@ -1,9 +1,9 @@
-"""Compaction: which records stay, what batches look like then, when it runs, and what it leaves alone."""
+"""Compaction: which records stay, what batches look like then, and when it runs."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -12,83 +12,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from insync.storage import (
-    AppendError,
-    Chunk,
-    CorruptBatchError,
-    CorruptLogError,
-    DiskLog,
     EpochEntry,
     Log,
-    LogDirectory,
     LogSettings,
-    _cleaner,
-    verify,
 )
 from insync.storage._native import ffi, lib
-from insync.storage.batch import Compression, build_batch, crc32c, records, scan
+from insync.storage.batch import Compression, build_batch, records, scan
 
-from .building import all_bytes, append, open_disk
-from .memory_log import MemoryLog
-
-Pair = tuple[bytes | None, bytes | None]
-
-SETTINGS = LogSettings(
-    segment_bytes=2048,
-    index_interval_bytes=200,
-    cleanup_policy="compact",
-    min_cleanable_dirty_ratio=0.01,
-    delete_retention_ms=1000,
-    file_delete_delay_ms=0,
+from .building import all_bytes, append
+from .compacting import (
+    CODECS,
+    NOW,
+    SETTINGS,
+    Pair,
+    close_segment,
+    compact,
+    either_log,
+    held,
+    latest,
+    put,
 )
-NOW = 1_000_000
-CODECS: tuple[Compression, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
+from .memory_log import MemoryLog
 
 
 @pytest.fixture(params=["disk", "memory"])
-def log(request, tmp_path: Path):
-    opened: Log = (
-        open_disk(tmp_path / "t-0", SETTINGS)
-        if request.param == "disk"
-        else MemoryLog("t", 0, settings=SETTINGS)
-    )
-    yield opened
-    opened.close(clean=False)
-
-
-def put(log: Log, pairs: Sequence[Pair], *, at: int = 5000, epoch: int = 0, **options: object) -> None:
-    data = build_batch([key for key, _ in pairs], [value for _, value in pairs], timestamps_ms=at, **options)  # type: ignore[arg-type]
-    append(log, data, leader_epoch=epoch)
-
-
-def close_segment(log: Log, *, at: int = 5000, epoch: int = 0) -> None:
-    """Fill the segment that is written, and begin the next."""
-    before = log.segment_base_offsets[-1]
-    while log.segment_base_offsets[-1] == before:
-        put(log, [(b"filler", bytes(700))], at=at, epoch=epoch)
-
-
-def compact(log: Log, now: int = NOW, **options: object):
-    return log.maintain(now, high_watermark=log.log_end_offset, **options).compaction  # type: ignore[arg-type]
-
-
-def held(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
-    """All records, without the filler."""
-    found = records(all_bytes(log), start_offset=log.log_start_offset)
-    return [(each.offset, each.key, each.value) for each in found if each.key != b"filler"]
-
-
-def reopen(log: Log, **options: object) -> DiskLog:
-    assert isinstance(log, DiskLog)
-    cleaned = log.cleaned_offset
-    folder = log.folder
-    log.close(clean=False)
-    return open_disk(folder, SETTINGS, cleaned_offset=cleaned, **options)
-
-
-def latest(pairs: Iterable[tuple[int, Pair]]) -> list[tuple[int, bytes | None, bytes | None]]:
-    """The slow second opinion."""
-    last = {key: offset for offset, (key, _) in pairs}
-    return [(offset, key, value) for offset, (key, value) in pairs if last[key] == offset]
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Log]:
+    yield from either_log(request.param, tmp_path)
 
 
 def test_the_latest_record_of_each_key_stays_at_its_offset(log: Log) -> None:
@@ -307,17 +256,6 @@ def test_ranges_keep_their_bytes(log: Log) -> None:
     assert range_.read_bytes() == before
 
 
-def test_a_stopped_compaction_leaves_no_trace(log: Log) -> None:
-    for at in range(9):
-        put(log, [(b"a", b"%d" % at), (b"b", bytes(600))])
-    before, asked = all_bytes(log), []
-    assert compact(log, stop=lambda: len(asked) > 1 or asked.append(None) is not None) is None
-    assert all_bytes(log) == before
-    if isinstance(log, DiskLog):
-        assert not [path for path in log.folder.iterdir() if path.suffix in (".cleaned", ".swap")]
-    assert compact(log) is not None
-
-
 def test_the_pace_is_kept(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     now, slept = [100.0], []
 
@@ -363,173 +301,6 @@ def test_it_is_what_a_plain_dictionary_says(batches: list, passes: int) -> None:
     assert held(log) == latest(list(enumerate(pairs)))
 
 
-# On disk
-
-
-def test_opened_again_it_is_the_same(tmp_path: Path) -> None:
-    directory = LogDirectory(tmp_path, cluster_id="c", node_id=1, settings=SETTINGS)
-    log = directory.open_log("t", 0, create=True)
-    for at in range(60):
-        put(
-            log,
-            [(b"a%d" % (at % 7), b"%d" % at), (b"b", bytes(100))],
-            epoch=at // 20,
-            producer_id=at % 2,
-            producer_epoch=0,
-            base_sequence=2 * (at // 2),
-        )
-    compact(log)
-    found = held(log), log.epochs, log.segment_base_offsets, log.producer_states()
-    directory.write_checkpoints({})
-    assert (tmp_path / "cleaner-offset-checkpoint").read_text() == f"0\n1\nt 0 {log.cleaned_offset}\n"
-    for clean in (True, False, True):
-        directory.close(clean)
-        directory = LogDirectory(tmp_path, cluster_id="c", node_id=1, settings=SETTINGS)
-        log = directory.open_log("t", 0, create=False)
-        assert log.recovery.bytes_cut == 0
-        assert (held(log), log.epochs, log.segment_base_offsets) == found[:3]
-        assert {each.producer_id: each.batches[-1] for each in log.producer_states()} == {
-            each.producer_id: each.batches[-1] for each in found[3]
-        }
-    directory.close()
-    assert not verify(tmp_path).defects
-
-
-def test_gaps_are_damage_in_a_log_that_was_never_compacted(tmp_path: Path) -> None:
-    log = open_disk(tmp_path / "t-0", SETTINGS)
-    for at in range(4):
-        put(log, [(b"a", b"%d" % at)])
-    close_segment(log)
-    compact(log)
-    log.close(clean=False)
-    with pytest.raises(CorruptLogError, match="base offset"):
-        open_disk(tmp_path / "t-0", SETTINGS)
-    reopen_ = open_disk(tmp_path / "t-0", SETTINGS, cleaned_offset=0)
-    assert held(reopen_) == [(3, b"a", b"3")]
-    reopen_.close()
-
-
-def test_followers_take_gaps_when_told(tmp_path: Path, log: Log) -> None:
-    leader = open_disk(tmp_path / "leader", SETTINGS)
-    put(leader, [(b"x", b"0")], epoch=1)
-    put(leader, [(b"a", b"1")], epoch=1)
-    put(leader, [(b"a", b"2")], epoch=2)
-    put(leader, [(b"b", b"1")], epoch=2)
-    put(leader, [(b"a", b"3")], epoch=2)
-    close_segment(leader, epoch=2)
-    compact(leader)
-    data = all_bytes(leader)
-    with pytest.raises(AppendError, match="should be at 2"):
-        log.append([Chunk(data, scan(data), 0, None)])
-    log.append([Chunk(data, scan(data), 0, None, may_skip=True)])
-    assert all_bytes(log) == data
-    assert log.epochs == leader.epochs == (EpochEntry(1, 0), EpochEntry(2, 2))
-    assert log.log_end_offset == leader.log_end_offset
-    again = scan(data)[-1:]
-    with pytest.raises(AppendError):
-        log.append([Chunk(b"", again, 0, None, may_skip=True)])
-    if isinstance(log, DiskLog):
-        log = reopen(log)
-        assert all_bytes(log) == data
-        log.close()
-    leader.close()
-
-
-@settings(deadline=None)
-@given(
-    epochs=st.lists(st.integers(0, 3), min_size=2, max_size=12),
-    keys=st.lists(st.integers(0, 2), min_size=12, max_size=12),
-    codec=st.sampled_from(CODECS),
-)
-def test_who_copies_a_compacted_log_learns_where_each_leader_epoch_began(
-    epochs: list[int], keys: list[int], codec: Compression
-) -> None:
-    """Else it would tell a reader that stands there, once it leads, that the log was cut (KIP-320)."""
-    leader, follower = (MemoryLog("t", 0, settings=SETTINGS) for _ in range(2))
-    for epoch, key in zip(sorted(epochs), keys, strict=False):
-        put(leader, [(b"%d" % key, b"v")], epoch=epoch, compression=codec)
-    close_segment(leader, epoch=max(epochs))
-    begun = leader.epochs
-    compact(leader)
-    put(leader, [(b"0", b"v"), (b"1", b"v"), (b"2", b"v")], epoch=max(epochs) + 1)
-    close_segment(leader, epoch=max(epochs) + 1)
-    compact(leader)
-    data = all_bytes(leader)
-    follower.append([Chunk(data, scan(data), 0, None, may_skip=True)])
-    assert follower.epochs == leader.epochs
-    assert follower.epochs[:-1] == begun
-
-
-def test_of_a_gap_before_a_leader_epoch_nobody_knows_whose_it_is(log: Log) -> None:
-    """Others than we compact so: it is counted to the later epoch, because what stood there may have lost."""
-    whole = MemoryLog("t", 0, settings=SETTINGS)
-    for epoch in (1, 1, 2):
-        put(whole, [(b"a", b"1")], epoch=epoch)
-    data = all_bytes(whole)
-    _, second, third = scan(data)
-    data = data[: second.position] + data[third.position :]
-    log.append([Chunk(data, scan(data), 0, None, may_skip=True)])
-    assert log.epochs == (EpochEntry(1, 0), EpochEntry(2, 1))
-
-
-def test_truncating_into_a_compacted_part(log: Log) -> None:
-    for at in range(6):
-        put(log, [(b"a", b"%d" % at), (b"k%d" % at, b"")])
-    close_segment(log)
-    compact(log)
-    log.truncate(6)
-    assert log.log_end_offset == 6
-    assert held(log) == [(1, b"k0", b""), (3, b"k1", b""), (5, b"k2", b"")]
-    put(log, [(b"a", b"new")])
-    assert held(log)[-1] == (6, b"a", b"new")
-    if isinstance(log, DiskLog):
-        assert log.cleaned_offset == 6
-        log = reopen(log)
-        assert held(log)[-1] == (6, b"a", b"new")
-        log.close()
-
-
-@pytest.mark.parametrize("again", [False, True])
-def test_a_truncation_meanwhile_stops_it(log: Log, again: bool) -> None:
-    """Only an unclean election cuts below the high watermark; what was cut must not come back."""
-    for at in range(12):
-        put(log, [(b"a", b"%d" % at), (b"b", bytes(600))])
-    asked: list[None] = []
-
-    def stop() -> bool:
-        asked.append(None)
-        if len(asked) == 4:
-            log.truncate(5)
-            if again:
-                put(log, [(b"n", b"new")] * 3)
-        return False
-
-    assert compact(log, stop=stop) is None
-    assert len(asked) >= 4
-    assert log.log_end_offset == (7 if again else 4)
-    assert {key for _, key, _ in held(log)} == ({b"a", b"b", b"n"} if again else {b"a", b"b"})
-    if isinstance(log, DiskLog):
-        log = reopen(log)
-        assert log.log_end_offset == (7 if again else 4)
-        log.close()
-
-
-def test_a_damaged_batch_stops_it_and_changes_nothing(tmp_path: Path) -> None:
-    log = open_disk(tmp_path / "t-0", SETTINGS)
-    for at in range(9):
-        put(log, [(b"a", b"%d" % at), (b"b", bytes(600))])
-    path = log.folder / f"{log.segment_base_offsets[1]:020d}.log"
-    data = bytearray(path.read_bytes())
-    data[100] ^= 1
-    path.write_bytes(data)
-    before = all_bytes(log)
-    with pytest.raises(CorruptBatchError, match="CRC-32C") as caught:
-        compact(log)
-    assert (caught.value.path, caught.value.position) == (str(path), 0)
-    assert all_bytes(log) == before
-    log.close(clean=False)
-
-
 def test_with_both_policies_old_segments_go_too(log: Log) -> None:
     log.configure(attrs.evolve(SETTINGS, cleanup_policy="compact, delete", retention_ms=1000))
     put(log, [(b"old", b"1")], at=NOW - 2000)
@@ -561,68 +332,3 @@ def test_settings_are_checked() -> None:
     with pytest.raises(ValueError, match=r"min_compaction_lag_ms \(5\) must not be above"):
         LogSettings(min_compaction_lag_ms=5, max_compaction_lag_ms=4)
     assert LogSettings(cleanup_policy="delete,compact") == LogSettings(cleanup_policy="compact, delete")
-
-
-def unreadable(kind: str, key: bytes) -> bytes:
-    """One record whose bytes are as they were written, and make no sense."""
-    good = build_batch([key, b"other"], [b"new", b"v"], timestamps_ms=5000)
-    if kind == "garbage":
-        bad = good[:61] + bytes(range(len(good) - 61))
-    elif kind == "turns bad in the middle":
-        bad = good[:-1] + b"\x09"
-    elif kind == "count":
-        bad = good[:57] + (1).to_bytes(4) + good[61:]
-    elif kind == "unknown codec":
-        bad = good[:22] + b"\x07" + good[23:]
-    elif kind == "not zstd":
-        bad = good[:22] + b"\x04" + good[23:]
-    else:
-        packed = build_batch([key, b"other"], [b"new", b"v"], timestamps_ms=5000, compression="zstd")
-        bad = packed[:23] + (2**31 - 2).to_bytes(4) + packed[27:57] + (2**31 - 1).to_bytes(4) + packed[61:]
-        bad = bad if kind == "compressed count" else b""
-    assert bad
-    return bad[:17] + crc32c(bad[21:]).to_bytes(4) + bad[21:]
-
-
-KINDS = ("garbage", "turns bad in the middle", "count", "unknown codec", "not zstd", "compressed count")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_batch_that_nobody_can_read_ends_no_compaction(log: Log, kind: str) -> None:
-    put(log, [(b"a", b"old")])
-    put(log, [(b"b", b"old")])
-    bad = unreadable(kind, b"a")
-    at = log.log_end_offset
-    append(log, bad)
-    put(log, [(b"b", b"new")])
-    close_segment(log)
-    before = log.size_bytes
-    result = compact(log)
-    assert result.batches_unreadable == 1
-    assert f"offsets {at} to {at + scan(bad)[0].next_offset - 1}, byte " in result.first_unreadable
-    infos = scan(all_bytes(log))
-    copied = next(each for each in infos if each.base_offset == at)
-    data = all_bytes(log)[copied.position : copied.position + copied.size_bytes]
-    assert data[16:] == bad[16:]
-    kept = b"".join(
-        all_bytes(log)[each.position : each.position + each.size_bytes] for each in infos if each != copied
-    )
-    values = [(each.key, each.value) for each in records(kept) if each.key != b"filler"]
-    assert values == [(b"a", b"old"), (b"b", b"new")], "what cannot be read replaces nothing"
-    assert log.size_bytes < before
-    put(log, [(b"b", b"newest")])
-    close_segment(log)
-    assert compact(log).records_removed >= 1
-
-
-def test_a_batch_that_inflates_beyond_all_bounds_is_copied_as_it_is(
-    log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_cleaner, "MAX_INFLATED_BYTES", 1 << 20)
-    put(log, [(b"a", b"old")])
-    put(log, [(b"a", bytes(2 << 20))], compression="zstd")
-    put(log, [(b"b", b"x")])
-    close_segment(log)
-    result = compact(log)
-    assert result.batches_unreadable == 1 and "more than 1048576 bytes" in result.first_unreadable
-    assert [key for _, key, _ in held(log)] == [b"a", b"a", b"b"]

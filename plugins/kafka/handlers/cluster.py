@@ -77,7 +77,11 @@ async def metadata(client: Client, request: Struct, version: int) -> Struct:
 
 
 def _encoded(client: Client, found: Sequence[str | Struct], version: int) -> Encoded:
-    """Topics by name, as far as they are known in the form of an answer; and what is told of those that are not."""
+    """Encode the topics of an answer, in order.
+
+    `found` gives a topic that exists by its name, any other as the struct that refuses it. Topics that exist are
+    encoded once for each view and version. The first error of a topic is the error of the array.
+    """
     known = client.directory.encoded.of(client.view, version)
     elements = []
     for each in found:

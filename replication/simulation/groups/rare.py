@@ -117,7 +117,7 @@ class RareFaults(Faults):
     # Members whose callers do not let go
 
     def _linger(self) -> None:
-        """More members come, and whoever has to let go for them takes longer than it may (GZ60)."""
+        """Two members join; those that must revoke partitions for them exceed the rebalance timeout (GZ60)."""
         if self.world.calm:
             return
         self.rest = REST

@@ -14,6 +14,7 @@ import trio
 from insync.replication import Admin, Node, Producer
 from insync.replication.node import _side_worker
 from insync.replication.node._log_writer import AppendWork, CallWork, Lane, LogWriter
+from insync.replication.node._side_worker import SideWork
 from insync.storage import Chunk, LogDirectory, StorageBrokenError, StorageError
 from insync.storage import directory as directory_module
 
@@ -110,6 +111,39 @@ async def test_only_the_same_log_waits() -> None:
         assert [each for each in it.told if "a" in each] == ["a1", "epoch of a", "a2", "a3"]
         assert it.writer.queued == 0
     assert it.done[3:] == ["epoch of a", "a2", "a3"]
+
+
+class AtOnce:
+    """Does its work, and reports it, before `submit` returns: as the fastest thread beside the writer would."""
+
+    under_way = 0
+
+    def __init__(self, writer: LogWriter) -> None:
+        self.writer = writer
+
+    def submit(self, work: SideWork) -> None:
+        self.writer._do_beside(work)
+        self.writer._done_beside([work])
+
+    def end(self) -> None:
+        pass
+
+
+async def test_what_came_before_it_is_told_first_even_if_it_takes_no_time() -> None:
+    it = Bench()
+    it.writer._beside = AtOnce(it.writer)  # type: ignore[assignment]
+    # All of it waits when the thread begins, and so is taken in one portion.
+    it.append("a", 1)
+    it.call(it.lanes["a"], "epoch of a", lambda: None)
+    it.append("a", 2)
+    it.append("b", 1)
+    it.call(it.lanes["b"], "epoch of b", lambda: None)
+    it.writer.start()
+    await it.hears("a2", "epoch of b")
+    await it.writer.stop()
+    assert [each for each in it.told if "a" in each] == ["a1", "epoch of a", "a2"]
+    assert [each for each in it.told if "b" in each] == ["b1", "epoch of b"]
+    assert it.writer.queued == 0 and it.failed == []
 
 
 async def test_a_stop_waits_for_what_is_beside_and_behind_it() -> None:

@@ -1,0 +1,187 @@
+"""A coordinator of transactions on a log and with nodes that do at once what it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from insync.replication.core.control.admin_messages import PartitionName
+from insync.replication.core.coordination import shard_effects as fx
+from insync.replication.core.coordination import shard_events as ev
+from insync.replication.core.coordination import transaction_messages as tm
+from insync.replication.core.coordination.marker_queue import MarkersAnswered, SendMarkers
+from insync.replication.core.coordination.shard import Shard
+from insync.replication.core.coordination.transaction_records import TransactionValue
+from insync.replication.core.coordination.transaction_shard import (
+    AllocateIds,
+    IdsAllocated,
+    ReadRevision,
+    RevisionRead,
+    TransactionCoordinator,
+)
+from insync.replication.core.errors import ErrorCode
+
+WALL = 1_700_000_000_000
+ID = "etl-1"
+
+
+@attrs.frozen
+class View:
+    leaders: Mapping[tuple[str, int], int]
+    revision: int = 1
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        return self.leaders.get((topic, partition))
+
+
+class Coordinator:
+    """One partition of `__transaction_state` on a log that commits at once; nodes write markers at once."""
+
+    def __init__(self, **leaders: int) -> None:
+        self.now = 1000.0
+        self.shard = Shard(TransactionCoordinator)
+        self.log: list[ev.Entry] = []
+        self.said: dict[int, Any] = {}
+        self.commits = self.answers = True
+        self.outward: list[Any] = []
+        self.markers: list[tuple[int, tm.TransactionMarkers]] = []
+        self.epoch = self.requests = 0
+        self.next_id = 500
+        self.revision = 1
+        self.refuse = False
+        self.store_is_away = False
+        self.view = View({(topic, 0): node for topic, node in (leaders or {"a": 1, "b": 2}).items()})
+        self.lead()
+
+    def lead(self) -> None:
+        self.epoch += 1
+        self.tell(ev.ViewChanged(view=self.view))
+        self.tell(ev.ShardLed(leader_epoch=self.epoch, log_start=0, epoch_start=len(self.log)))
+        if self.log:
+            entries = tuple(self.log)
+            self.tell(ev.LogRead(leader_epoch=self.epoch, entries=entries, next_offset=len(self.log)))
+        self.commit()
+        self.tell(ev.Contacted(since=self.now))
+
+    def commit(self) -> None:
+        self.tell(ev.Advanced(high_watermark=len(self.log)))
+
+    def tell(self, event: ev.Event) -> None:
+        outward = []
+        for effect in self.shard.step(event, self.now, self.wall):
+            match effect:
+                case fx.Write(write_id=write_id) if self.refuse:
+                    self.tell(ev.Refused(write_id=write_id, error=ErrorCode.NOT_ENOUGH_REPLICAS))
+                case fx.Write(write_id=write_id, entries=entries):
+                    base = len(self.log)
+                    self.log += [ev.Entry(base + at, *pair) for at, pair in enumerate(entries)]
+                    self.tell(ev.Accepted(write_id=write_id, base_offset=base))
+                    if self.commits:
+                        self.commit()
+                case fx.Answer(request_id=request_id, reply=reply):
+                    assert request_id not in self.said, "answered twice"
+                    self.said[request_id] = reply
+                case fx.Outward():
+                    outward.append(effect)
+        for effect in outward:
+            self.obey(effect)
+
+    def obey(self, effect: fx.Outward) -> None:
+        match effect.message:
+            case ReadRevision():
+                known = None if self.store_is_away else self.revision
+                self.hear(RevisionRead(known), effect.leader_epoch)
+            case AllocateIds() if self.store_is_away:
+                self.hear(IdsAllocated(-1, 0), effect.leader_epoch)
+            case AllocateIds(count=count):
+                first, self.next_id = self.next_id, self.next_id + count
+                self.hear(IdsAllocated(first, count), effect.leader_epoch)
+            case SendMarkers() as sent:
+                assert sent.request.coordinator_epoch == effect.leader_epoch
+                self.markers += [(sent.node, each) for each in sent.request.markers]
+                self.outward.append(sent)
+                if self.answers:
+                    self.answer(sent)
+
+    def hear(self, message: Any, epoch: int | None = None) -> None:
+        self.tell(ev.Heard(leader_epoch=self.epoch if epoch is None else epoch, message=message))
+
+    def answer(self, sent: SendMarkers, error: ErrorCode = ErrorCode.NONE) -> None:
+        outcomes = [
+            tm.MarkerOutcome(
+                producer_id=each.producer_id, topic=at.topic, partition=at.partition, error=error
+            )
+            for each in sent.request.markers
+            for at in each.partitions
+        ]
+        self.hear(MarkersAnswered(sent.attempt, tuple(outcomes)))
+
+    def last_sent(self) -> SendMarkers:
+        sent = self.outward[-1]
+        assert isinstance(sent, SendMarkers)
+        return sent
+
+    def see(self, leaders: Mapping[str, int], revision: int) -> None:
+        self.view = View({(topic, 0): node for topic, node in leaders.items()}, revision)
+        self.tell(ev.ViewChanged(view=self.view))
+
+    @property
+    def wall(self) -> int:
+        return WALL + int(self.now * 1000)
+
+    def send(self, message: Any, within: float = 60.0) -> int:
+        self.requests += 1
+        asked = self.requests
+        self.tell(ev.Ask(request_id=asked, message=message, deadline=self.now + within))
+        self.tell(ev.Contacted(since=self.now))
+        return asked
+
+    def ask(self, message: Any) -> Any:
+        return self.said[self.send(message)]
+
+    def init(self, *expected: int, timeout_ms: int = 60_000) -> tm.ProducerIdResponse:
+        ids = dict(zip(("producer_id", "producer_epoch"), expected, strict=False))
+        return self.ask(tm.InitTransactionsRequest(transactional_id=ID, timeout_ms=timeout_ms, **ids))
+
+    def add(self, producer_id: int, epoch: int, *topics: str, **options: Any) -> ErrorCode:
+        partitions = [PartitionName(topic=topic, partition=0) for topic in topics]
+        request = tm.AddPartitionsRequest(
+            transactional_id=ID,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            partitions=partitions,
+            **options,
+        )
+        return ErrorCode(self.ask(request).error)
+
+    def end(self, producer_id: int, epoch: int, *, committed: bool = True, version: int = 2) -> Any:
+        return self.ask(
+            tm.EndTransactionRequest(
+                transactional_id=ID,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                committed=committed,
+                version=version,
+            )
+        )
+
+    def pass_time(self, seconds: float) -> None:
+        end = self.now + seconds
+        while (due := self.shard.deadline) is not None and due <= end:
+            self.now = max(self.now, due)
+            self.tell(ev.Contacted(since=self.now))
+            self.tell(ev.Tick())
+        self.now = end
+
+    @property
+    def value(self) -> TransactionValue:
+        machine = self.shard.machine
+        assert isinstance(machine, TransactionCoordinator)
+        return machine.transactions[ID]
+
+
+def ids(answer: tm.ProducerIdResponse) -> tuple[int, int]:
+    assert answer.error == ErrorCode.NONE, answer
+    return answer.producer_id, answer.producer_epoch
