@@ -453,15 +453,13 @@ class Shards:
     def _arm(self, hosted: _Hosted) -> None:
         due = hosted.shard.deadline
         if due is None:
-            due = NEVER
+            return
         if hosted.timer is not None:
             if hosted.due <= due:
                 return  # it comes, and looks again
             hosted.timer.cancel()
-            hosted.timer = None
-        if due < NEVER:
-            hosted.due = due
-            hosted.timer = self._context.timers.call_at(due, partial(self._tick, hosted))
+        hosted.due = due
+        hosted.timer = self._context.timers.call_at(due, partial(self._tick, hosted))
 
     def _tick(self, hosted: _Hosted) -> None:
         hosted.timer = None

@@ -188,10 +188,10 @@ class Node:
         self.tell(CoordinationArrived(name, message))
         return self.said.get(name)
 
-    def fetch(self, node: int, *, old: bool = False) -> bool:
+    def fetch(self, node: int, *, old: bool = False, silent: bool = False) -> bool:
         """A follower asks for what follows all that there is; whether it is answered at once.
 
-        old: it goes on from the answer before the last one, which it has not had.
+        old: it goes on from the answer before the last one, which it has not had. silent: its question is as it was.
         """
         session, answers = self.sessions.get(node, (0, 0))
         question = FetchPartition(
@@ -210,7 +210,7 @@ class Node:
             max_wait_ms=500,
             min_bytes=1,
             max_bytes=1000,
-            partitions=[question],
+            partitions=[] if silent else [question],
             session_id=session,
             session_epoch=answers - 1 if old else answers,
         )
@@ -399,6 +399,49 @@ def joined() -> Node:
     node.fetch(B)
     assert node.said["j"].error == 0
     return node
+
+
+def test_a_question_that_stays_open_shows_that_its_follower_follows() -> None:
+    """A request names only what has changed: this one is silent about the partition, and asks about it still."""
+    node = Node(A, B)
+    node.follow(B)
+    node.stand_still(5.0)
+    assert node.ask("o", READ) is None
+    assert node.answered(B, node.effects), "it was hurried"
+    assert not node.fetch(B, silent=True)
+    assert node.said["o"].error == 0
+
+
+def test_members_that_go_on_take_no_further_timers() -> None:
+    node = Node()
+    assert node.ask("j", join()).error == 0
+    beat = join(member_epoch=1, owned=None, topics=None, rebalance_timeout_ms=-1)
+    timers = len(node.context.timers)
+    for number in range(20):
+        assert node.ask(f"read {number}", READ).error == 0
+        node.stand_still(0.01)
+        assert node.ask(f"b{number}", beat).error == 0
+    assert len(node.context.timers) == timers
+    node.wait(SESSION_MS / 1000 - 0.5)
+    assert node.ask("late", beat).error == 0, "the one timer looked again, and put nobody out"
+    assert len(node.context.timers) == timers
+    node.wait(SESSION_MS / 1000 + 1)
+    assert node.ask("too late", beat).error == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_sooner_deadline_replaces_the_timer_for_good() -> None:
+    """The one that was set for later comes no more: it would set others beside those that it finds."""
+    node = Node()
+    assert node.ask("j", join()).error == 0
+    timers = len(node.context.timers)
+    silent = {"member_epoch": 1, "owned": None, "topics": None, "rebalance_timeout_ms": -1}
+    assert node.ask("b", join(**silent, max_wait_ms=2000)) is None
+    node.wait(2.5)
+    assert node.said["b"].error == 0
+    assert node.ask("b2", join(**silent)).error == 0
+    node.wait(SESSION_MS / 1000 - 2)
+    assert node.ask("b3", join(**silent)).error == 0
+    assert len(node.context.timers) == timers
 
 
 def test_a_lease_needs_followers_that_were_there_lately() -> None:

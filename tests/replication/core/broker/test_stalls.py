@@ -18,6 +18,11 @@ def test_whoever_goes_on_or_rests_does_not_hang() -> None:
     assert not watch.look((10, 0), 1.0), "counted from its beginning again"
 
 
+def test_the_first_look_begins_the_count() -> None:
+    watch = StallWatch(2.0)
+    assert [watch.look((1,), 1.0) for _ in range(3)] == [False, False, True]
+
+
 def test_each_worker_is_looked_at_by_itself() -> None:
     watch = StallWatch(2.0)
     assert [watch.look((number, 5), 1.0) for number in range(1, 4)] == [False, False, True]
