@@ -191,7 +191,8 @@ class Node:
     def fetch(self, node: int, *, old: bool = False, silent: bool = False) -> bool:
         """A follower asks for what follows all that there is; whether it is answered at once.
 
-        old: it goes on from the answer before the last one, which it has not had. silent: its question is as it was.
+        old: it goes on from the answer before the last one, which it has not had.
+        silent: it names no question, for none has changed.
         """
         session, answers = self.sessions.get(node, (0, 0))
         question = FetchPartition(
@@ -416,6 +417,7 @@ def test_members_that_go_on_take_no_further_timers() -> None:
     node = Node()
     assert node.ask("j", join()).error == 0
     beat = join(member_epoch=1, owned=None, topics=None, rebalance_timeout_ms=-1)
+    node.wait(6.0)  # the time of that request is over, and the timer is that of the session
     timers = len(node.context.timers)
     for number in range(20):
         assert node.ask(f"read {number}", READ).error == 0
