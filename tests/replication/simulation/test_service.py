@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import random
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from insync.replication.simulation import (
     run_service,
 )
 from insync.replication.simulation.service import Client
+from insync.replication.simulation.settings import FAULTS
 
 DOCS = Path(__file__).parents[3] / "docs"
 SEEDS = 30
@@ -98,3 +101,25 @@ def test_the_page_shows_the_example_as_it_is() -> None:
     assert shown
     for block in shown:
         assert block.strip() in code
+
+
+def test_the_page_has_every_fault() -> None:
+    page = (DOCS / "testing-your-service.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `([A-Z]{2})` \|", page, re.MULTILINE)) == set(FAULTS)
+
+
+def test_the_page_runs_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "seats", seats)
+    page = (DOCS / "testing-your-service.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    found, replayed = (block for block in blocks if "HastyBooking" in block)
+    names: dict[str, Any] = {}
+    # Shorter than as it is: a shortened run is tested above.
+    exec(found.replace("(HastyBooking(), result)", "(HastyBooking(), result, attempts=5)"), names)
+    assert "ONE SEAT EACH" in capsys.readouterr().out
+    assert (tmp_path / "failure.json").exists()
+    exec(replayed, names)
+    assert names["replay"].seed == names["seed"]
