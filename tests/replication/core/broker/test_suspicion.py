@@ -134,6 +134,8 @@ def test_who_is_silent_to_most_of_its_watchers_is_gone_before_long() -> None:
     assert one.suspects
     assert one.suspects[0].node == node(LEADER)
     assert "nodes 1, 3 agree" in one.suspects[0].reason
+    silent = int(one.suspects[0].reason.split(" ms, ")[0].rpartition(" ")[2])
+    assert 1000 * TIMEOUT <= silent <= 350, "since the last answer, not since it is watched"
 
 
 def test_who_is_silent_to_one_alone_stays() -> None:
@@ -143,6 +145,15 @@ def test_who_is_silent_to_one_alone_stays() -> None:
     one.wait(5.0)
     assert one.asked
     assert not one.suspects
+
+
+def test_who_is_silent_is_asked_again_when_an_answer_should_have_come_and_not_before() -> None:
+    one = Watcher(LEADER, OTHER)
+    one.wait(5.0)
+    one.silent = {LEADER}
+    one.probes.clear()
+    one.wait(40 * TIMEOUT)
+    assert 38 <= len(one.probes) <= 42
 
 
 def test_a_majority_is_needed_and_no_more() -> None:
