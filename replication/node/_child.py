@@ -48,24 +48,24 @@ class Report:
         """One line; if too many wait already it is dropped."""
         try:
             if self._dropped:
-                lost, self._dropped = self._dropped, 0
-                self._lines.put_nowait(_line("dropped", count=lost))
+                self._lines.put_nowait(_line("dropped", count=self._dropped))
+                self._dropped = 0
             self._lines.put_nowait(_line(kind, **facts))
         except queue.Full:
             self._dropped += 1
 
     def close(self) -> None:
-        """Write what waits, as long as the parent reads."""
-        self._lines.put(None)
-        self._thread.join(GRACE)
+        """Write the lines that wait, if the parent reads them within a bounded time."""
+        with suppress(queue.Full):
+            self._lines.put(None, timeout=GRACE)
+            self._thread.join(GRACE)
 
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
-            try:
+            # A parent that is gone takes nothing; the leash sees that. Lines are taken all the same, for `close`.
+            with suppress(OSError):
                 self._out.write(line)
                 self._out.flush()
-            except OSError:
-                return  # the parent is gone, and the leash says so
 
 
 def _line(kind: str, **facts: object) -> bytes:
