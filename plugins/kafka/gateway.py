@@ -54,7 +54,7 @@ class KafkaGateway(Gateway):
     and `key=FILE` in PEM; `client_certificate=required` with `authorities=FILE`, whose certificates clients show.
     """
 
-    api_version: ClassVar[tuple[int, int]] = (1, 1)
+    api_version: ClassVar[tuple[int, int]] = (1, 2)
     schemes: ClassVar[tuple[str, ...]] = ("kafka", _TLS)
 
     def parse(self, url: URL) -> Endpoint:
@@ -96,10 +96,12 @@ class KafkaGateway(Gateway):
         name = listener_name(endpoint)
         named = () if name == endpoint.scheme else ((NAME, name),)
         task_status.started(Serving([str(URL(endpoint.scheme, authority, "", named))]))
-        links, directory = Links(service, name), Directory(name)
+        links, directory = Links(service, name), Directory(name, trio.current_time)
         slots = Slots(random.SystemRandom())
         make = partial(_link, links, directory, _options(endpoint), slots, tls, mechanisms)
         forget = service.tell_metrics(links.counts.metrics)
+        # A node that dies is listed for a while from then on, whether or not anybody asks meanwhile.
+        unwatch = service.watch_view(lambda: directory.brokers(service.view) and None)
         try:
             await service.ready()
             async with trio.open_nursery() as nursery:
@@ -107,6 +109,7 @@ class KafkaGateway(Gateway):
                 await links.accept(listener, make, nursery)
         finally:
             forget()
+            unwatch()
             with trio.CancelScope(shield=True):
                 await listener.aclose()
 

@@ -109,6 +109,10 @@ class Service:
         self._watchers[key] = changed
         return lambda: self._watchers.pop(key, None) and None
 
+    def doubted(self) -> frozenset[int]:
+        """See `NodeService`."""
+        return self._replicas.broker.following.doubted(self._replicas.now())
+
     def allowed(self, peer: PeerIdentity) -> frozenset[Operation]:
         """See `NodeService`."""
         return self._authoriser.allowed(peer)

@@ -124,6 +124,9 @@ class _Watched:
     def watch_view(self, changed: Callable[[], None]) -> Callable[[], None]:
         return self._inner.watch_view(changed)
 
+    def doubted(self) -> frozenset[int]:
+        return self._inner.doubted()
+
     def allowed(self, peer: PeerIdentity) -> Collection[Operation]:
         return self._inner.allowed(peer)
 

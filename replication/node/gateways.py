@@ -23,7 +23,7 @@ from .service import NodeService
 
 log = limited(logging.getLogger("insync.node"))
 
-API_VERSION = (1, 1)
+API_VERSION = (1, 2)
 """Of this interface, as (major, minor): another major number is refused, and so is a greater minor one."""
 GROUP = "insync.gateways"
 

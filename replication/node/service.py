@@ -122,6 +122,13 @@ class NodeService(Protocol):
     def watch_view(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` whenever `view` is another one, until the function that this returns is called."""
 
+    def doubted(self) -> frozenset[int]:
+        """Leaders by `view` that have failed to answer this node for less than half a second.
+
+        The next view says whether they are gone. A client that looks for another leader is told meanwhile that
+        there is none: it asks again soon, and need not try the one that it has just lost.
+        """
+
     def allowed(self, peer: PeerIdentity) -> Collection[Operation]:
         """What the rules of the node let a client do."""
 

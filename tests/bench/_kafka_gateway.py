@@ -45,6 +45,9 @@ class _Ready:
     def allowed(self, peer: PeerIdentity) -> frozenset[Operation]:
         return frozenset(Operation)
 
+    def doubted(self) -> frozenset[int]:
+        return frozenset()
+
     def call(self, caller: Any, asked: Any, done: Callable[[Any], None], *, payload: Any = None) -> None:
         if isinstance(asked, m.ProduceRequest):
             payload.release()

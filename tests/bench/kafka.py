@@ -19,9 +19,9 @@ from pathlib import Path
 import attrs
 import trio
 
-from ..interop.brokers import brokers
+from ..interop.brokers import Brokers, brokers
 from ..interop.kafka import Java, resolve
-from ..plugins.kafka.conftest import running_cluster
+from ..plugins.kafka.conftest import Cluster, running_cluster
 from . import _kafka_codec, _sendfile
 from . import cluster as native
 from ._kafka_clients import (
@@ -107,7 +107,7 @@ def run(*, smoke: bool) -> list[Result]:
         results += _reading(java, Path(name), rounds, scale, ours, theirs)
         results += _latency(60 if smoke else 3000, rounds, ours, theirs)
         results += _idle(ours, 50 if smoke else CONNECTIONS, 2.0 if smoke else 20.0)
-    results += _failover(1 if smoke else 5, 3.0 if smoke else 6.0)
+    results += _failover(1 if smoke else 5, 3.0 if smoke else 6.0, attrs.evolve(java, options=()))
     return results
 
 
@@ -228,23 +228,42 @@ def _idle(ours: Side, count: int, seconds: float) -> list[Result]:
     ]
 
 
-def _failover(rounds: int, seconds: float) -> list[Result]:
-    """The longest silence of an idempotent producer whose leader is killed: median and worst of the Java client."""
+def _failover(rounds: int, seconds: float, kafka: Java) -> list[Result]:
+    """The longest silence of an idempotent producer whose leader is killed: median and worst of the Java client.
+
+    Beside it Kafka's, once: its brokers miss a dead one when its session ends.
+    """
     java = Java(resolve(CLIENTS, online=True))
     gaps: dict[str, list[float]] = {"java": [], "librdkafka": []}
+    theirs: dict[str, float] = {}
+
+    def measure(client: str, cluster: Cluster | Brokers) -> float:
+        create(cluster.servers, "kill", 1)
+        leader = leader_of(cluster.servers, "kill")
+        hit = partial(os.kill, cluster.pids[leader - 1], signal.SIGKILL)
+        if client == "java":
+            given = ("write", cluster.servers, "kill", "gap", "all", "1")
+            return longest_gap_of_java(java.command(str(LOAD), *given), seconds, hit)
+        return longest_gap(cluster.servers, "kill", seconds, hit)
+
     for _ in range(rounds):
         for client, found in gaps.items():
             with running_cluster() as cluster:
-                create(cluster.servers, "kill", 1)
-                leader = leader_of(cluster.servers, "kill")
-                hit = partial(os.kill, cluster.pids[leader - 1], signal.SIGKILL)
-                if client == "java":
-                    given = ("write", cluster.servers, "kill", "gap", "all", "1")
-                    found.append(longest_gap_of_java(java.command(str(LOAD), *given), seconds, hit))
-                else:
-                    found.append(longest_gap(cluster.servers, "kill", seconds, hit))
+                found.append(measure(client, cluster))
+    for client in gaps:
+        with (
+            tempfile.TemporaryDirectory() as name,
+            brokers(kafka, Path(name) / "kafka", heap="1g") as running,
+        ):
+            theirs[client] = measure(client, running)
+
+    def row(name: str, client: str, value: float, bar: float) -> Result:
+        beside = theirs[client]
+        found = at_most(f"SIGKILL of a leader, {name}", value, "s", bar)
+        return attrs.evolve(found, beside=round(beside, 3), ratio=round(value / beside, 3))
+
     return [
-        at_most("SIGKILL of a leader, Java idempotent, median", median(gaps["java"]), "s", 0.5),
-        at_most("SIGKILL of a leader, Java idempotent, worst", max(gaps["java"]), "s", 1.5),
-        at_most("SIGKILL of a leader, librdkafka idempotent", median(gaps["librdkafka"]), "s", 0.5),
+        row("Java idempotent, median", "java", median(gaps["java"]), 0.5),
+        row("Java idempotent, worst", "java", max(gaps["java"]), 1.5),
+        row("librdkafka idempotent", "librdkafka", median(gaps["librdkafka"]), 0.5),
     ]

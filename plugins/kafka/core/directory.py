@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from insync.replication.core.control.records import NodeRecord, TopicRecord
@@ -14,6 +15,13 @@ from .encoded_topics import EncodedTopics
 NAME = "name"
 """The option of a listener's URL that says which listeners belong together; by default the scheme does."""
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+LISTED = 10.0
+"""Seconds for which metadata goes on listing a node that died, as Kafka lists a broker until its session ends.
+librdkafka (2.16) that hears in one answer that a partition has another leader and that the former one is not there
+any more leaves the partition without a leader for a second.
+"""
 
 
 class Broker(NamedTuple):
@@ -30,8 +38,12 @@ class Directory:
     than the view that it is made from.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """clock: in seconds."""
         self.name = name
+        self._clock = clock
+        self._departed: dict[int, tuple[float, Broker]] = {}
+        """Those that died, with the time until which they are listed."""
         self.encoded = EncodedTopics()
         self._brokers: dict[NodeRecord, Broker | None] = {}
         self._nodes: Mapping[int, NodeRecord] | None = None
@@ -48,9 +60,28 @@ class Directory:
                 for record in view.nodes.values()
             }
             found = sorted(each for each in self._brokers.values() if each is not None)
-            self._found = {each.node_id: each for each in found}
+            before, self._found = self._found, {each.node_id: each for each in found}
+            self._note_departures(before, view.nodes)
             self._nodes = view.nodes
         return self._found
+
+    def listed(self, view: ClusterView) -> Sequence[Broker]:
+        """The brokers of a metadata answer: also those that died a moment ago. Kept up to date by `brokers`."""
+        here = self.brokers(view)
+        if not self._departed:
+            return list(here.values())
+        now = self._clock()
+        self._departed = {node: each for node, each in self._departed.items() if now < each[0]}
+        return sorted([*here.values(), *(broker for _, broker in self._departed.values())])
+
+    def _note_departures(self, before: Mapping[int, Broker], nodes: Mapping[int, NodeRecord]) -> None:
+        former = self._nodes or {}
+        until = self._clock() + LISTED
+        for node, broker in before.items():
+            if node not in nodes and not former[node].leaving:
+                self._departed[node] = until, broker
+        for node in self._departed.keys() & nodes.keys():
+            del self._departed[node]
 
     def name_of(self, view: ClusterView, topic_id: bytes) -> str | None:
         """The topic of an id."""

@@ -14,7 +14,8 @@ from insync.replication.core.control.view import ClusterView
 from ..protocol import Encoded
 
 MOST_VERSIONS = 4
-"""Versions of the API that are kept at a time: clients of one age use one, and a hostile one could ask in all."""
+"""Versions of the API that are kept at a time: clients of one age use one, and a hostile one could ask in all.
+While a node is in doubt its topics are encoded otherwise, which counts as another version."""
 
 
 class EncodedTopics:
@@ -22,19 +23,24 @@ class EncodedTopics:
 
     def __init__(self) -> None:
         self._view = ClusterView()
-        self._known: dict[int, dict[str, Encoded]] = {}
+        self._known: dict[tuple[int, frozenset[int]], dict[str, Encoded]] = {}
 
-    def of(self, view: ClusterView, version: int) -> dict[str, Encoded]:
-        """What is known at this view and was encoded for this version; what is added counts until it changes."""
+    def of(
+        self, view: ClusterView, version: int, doubted: frozenset[int] = frozenset()
+    ) -> dict[str, Encoded]:
+        """What is known at this view and was encoded for this version; what is added counts until it changes.
+
+        doubted: the nodes that are told as leaders of nothing.
+        """
         if view is not self._view:
             self._forget(view)
-        found = self._known.pop(version, None)
+        found = self._known.pop((version, doubted), None)
         if found is None:
             found = {}
             while len(self._known) >= MOST_VERSIONS:
                 del self._known[next(iter(self._known))]
         # The one that was used last stands last.
-        self._known[version] = found
+        self._known[version, doubted] = found
         return found
 
     def _forget(self, view: ClusterView) -> None:

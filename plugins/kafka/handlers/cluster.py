@@ -59,7 +59,10 @@ async def metadata(client: Client, request: Struct, version: int) -> Struct:
             else [_asked(client, each, version, missing) for each in asked]
         )
         if version >= 8 and request.include_topic_authorized_operations:
-            topics = [_topic(client, each, version) if isinstance(each, str) else each for each in found]
+            doubted = client.service.doubted()
+            topics = [
+                _topic(client, each, version, doubted) if isinstance(each, str) else each for each in found
+            ]
             for topic in topics:
                 topic.topic_authorized_operations = _topic_operations(client)
         else:
@@ -70,7 +73,7 @@ async def metadata(client: Client, request: Struct, version: int) -> Struct:
     answer.controller_id = client.directory.controller(view, client.service.node_id)
     answer.brokers = [
         _Metadata.MetadataResponseBroker(node_id=each.node_id, host=each.host, port=each.port, rack=each.rack)
-        for each in client.directory.brokers(view).values()
+        for each in client.directory.listed(view)
     ]
     answer.topics = topics
     return answer
@@ -80,9 +83,10 @@ def _encoded(client: Client, found: Sequence[str | Struct], version: int) -> Enc
     """Encode the topics of an answer, in order.
 
     `found` gives a topic that exists by its name, any other as the struct that refuses it. Topics that exist are
-    encoded once for each view and version. The first error of a topic is the error of the array.
+    encoded once for each view, version and set of doubted nodes. The first error of a topic is the error of the array.
     """
-    known = client.directory.encoded.of(client.view, version)
+    doubted = client.service.doubted()
+    known = client.directory.encoded.of(client.view, version, doubted)
     elements = []
     for each in found:
         if not isinstance(each, str):
@@ -90,7 +94,7 @@ def _encoded(client: Client, found: Sequence[str | Struct], version: int) -> Enc
             continue
         element = known.get(each)
         if element is None:
-            element = known[each] = _element(_topic(client, each, version), version)
+            element = known[each] = _element(_topic(client, each, version, doubted), version)
         elements.append(element)
     error = next((each.error for each in elements if each.error), ErrorCode.NONE)
     return Encoded(len(elements), b"".join([each.data for each in elements]), error)
@@ -172,21 +176,25 @@ def _refused(name: str | None, topic_id: bytes, version: int) -> Struct:
     return _Metadata.MetadataResponseTopic(error_code=KafkaError.TOPIC_AUTHORIZATION_FAILED, name=name)
 
 
-def _topic(client: Client, name: str, version: int) -> Struct:
+def _topic(client: Client, name: str, version: int, doubted: frozenset[int]) -> Struct:
     view = client.view
     record = view.topics[name]
     partitions = []
     for index in range(record.partitions):
         versioned = view.partitions.get(PartitionId(name, index))
         if versioned is not None:
-            partitions.append(_partition(client, versioned.record, version))
+            partitions.append(_partition(client, versioned.record, version, doubted))
     return _Metadata.MetadataResponseTopic(
         name=name, topic_id=id_of(record), is_internal=name in INTERNAL_TOPICS, partitions=partitions
     )
 
 
-def _partition(client: Client, record: PartitionRecord, version: int) -> Struct:
+def _partition(client: Client, record: PartitionRecord, version: int, doubted: frozenset[int]) -> Struct:
     leader, error = _leader(client, record)
+    if leader in doubted:
+        # A client that is told of the leader that it has just lost believes that all is well: librdkafka asks again
+        # after a second, but after a tenth of one if there is no leader.
+        leader, error = -1, ErrorCode.LEADER_NOT_AVAILABLE
     if error == KafkaError.LISTENER_NOT_FOUND and version < 6:
         error = ErrorCode.LEADER_NOT_AVAILABLE
     return _Metadata.MetadataResponsePartition(

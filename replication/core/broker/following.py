@@ -38,6 +38,10 @@ LONGEST_PAUSE = 0.4
 that
 is creating the logs of thousands of partitions would refuse each of them twenty times a second."""
 
+DOUBT = 0.5
+"""Seconds for which a leader that does not answer fetches any more is in doubt: by then it is elected away, or the
+connection was a fault that says nothing about it."""
+
 FEW = 10
 """A fetch is parked if it carries less than this fraction (1/n) of the changes that fit into one request."""
 
@@ -63,6 +67,8 @@ class Following:
         self._leaders: dict[int, _Leader] = {}
         self._assigned: dict[PartitionId, _Leader] = {}
         self._changed: dict[_Leader, None] = {}
+        self._failing: dict[int, float] = {}
+        """The time since which fetches from a leader fail."""
 
     # What replicas ask for
 
@@ -145,6 +151,32 @@ class Following:
         found = self._leaders.get(leader)
         return dict(found.session.open) if found is not None else {}
 
+    def doubted(self, now: float) -> frozenset[int]:
+        """The nodes that lead a partition which this one follows, and have just failed to answer a fetch of it.
+
+        The store still names them as leaders. Whoever is to find another leader need not be sent there.
+        """
+        if not self._failing:
+            return frozenset()
+        return frozenset(
+            [
+                node
+                for node, since in self._failing.items()
+                if now - since < DOUBT and self._leaders[node].assigned
+            ]
+        )
+
+    def failing(self, node: int) -> bool:
+        """Note that fetches from a leader fail; returns whether they did before."""
+        was_failing = node in self._failing
+        if not was_failing:
+            self._failing[node] = self._ctx.now
+        return was_failing
+
+    def answers(self, node: int) -> None:
+        """A leader has answered a fetch."""
+        self._failing.pop(node, None)
+
     def followed(self) -> set[int]:
         """The nodes that lead a partition which this one follows."""
         return {node for node, leader in self._leaders.items() if leader.assigned}
@@ -185,7 +217,6 @@ class _Leader:
         self._settling: Timer | None = None
         self._is_confirming = False
         """Whether the fetch in flight will be answered soon and need not be withdrawn."""
-        self._is_failing = False
         self._pause: Timer | None = None
         """The end of the pause after a failure; nothing is asked before."""
 
@@ -313,9 +344,8 @@ class _Leader:
         their questions twenty times a second until the leader is back or another one is elected.
         """
         ctx = self._ctx
-        if not self._is_failing:
+        if not self._owner.failing(self.channel.peer):
             ctx.emit(fx.PeerFailing(peer=self.channel.peer, reason=reason, malformed=malformed))
-        self._is_failing = True
         # The channel has dropped the question.
         self._question = 0
         self.session.end()
@@ -352,7 +382,7 @@ class _Leader:
             self.channel.close(reason)
             self.failed(reason, malformed=True)
             return
-        self._is_failing = False
+        self._owner.answers(self.channel.peer)
         self._take(message.session_id, places, payload)
         if self._appending:
             self._patience = self._ctx.now + SETTLE_TIMEOUT

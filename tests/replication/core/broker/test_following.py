@@ -10,7 +10,7 @@ from insync.replication.core import messages as m
 from insync.replication.core.broker import effects as fx
 from insync.replication.core.broker import events as ev
 from insync.replication.core.broker.channels import LONGEST_CONNECT_TIMEOUT
-from insync.replication.core.broker.following import HANDED_OVER, LONGEST_PAUSE, SETTLE_TIMEOUT
+from insync.replication.core.broker.following import DOUBT, HANDED_OVER, LONGEST_PAUSE, SETTLE_TIMEOUT
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as partition_fx
 from insync.replication.core.types import PartitionId
@@ -226,6 +226,32 @@ def test_a_failing_peer_is_told_of_once_until_it_answers() -> None:
     desk.answer(ask)
     desk.tell(ev.AskFailed(question=desk.one(fx.Ask).question, reason="lost"))
     assert len(desk.all(fx.PeerFailing)) == 1
+
+
+def test_a_leader_whose_connection_ends_is_in_doubt_for_a_moment_or_until_it_answers() -> None:
+    desk, _ = asking(ZERO)
+    following = desk.following
+    assert not following.doubted(desk.ctx.now)
+    desk.tell(ev.PeerDisconnected(connection="c", reason="reset"))
+    since = desk.ctx.now
+    assert following.doubted(since) == {LEADER}
+    # No other failure makes the time longer: clients are not kept from a leader that this node alone cannot reach.
+    desk.wait(BACKOFF)
+    desk.tell(ev.DialFailed(dial=desk.one(fx.Dial).dial, reason="no answer"))
+    assert following.doubted(since + DOUBT - 0.01) == {LEADER}
+    assert not following.doubted(since + DOUBT)
+    desk.wait(BACKOFF)
+    desk.connect("d")
+    assert following.doubted(since + DOUBT - 0.01) == {LEADER}, "it may still not answer"
+    desk.answer(desk.one(fx.Ask))
+    assert not following.doubted(since)
+
+
+def test_a_leader_that_nothing_is_fetched_from_any_more_is_not_in_doubt() -> None:
+    desk, _ = asking(ZERO)
+    desk.tell(ev.PeerDisconnected(connection="c", reason="reset"))
+    desk.record(led_by(1, ZERO, epoch=2, version=2))
+    assert not desk.following.doubted(desk.ctx.now)
 
 
 def test_an_answer_about_what_was_not_asked_changes_nothing() -> None:
