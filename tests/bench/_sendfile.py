@@ -19,6 +19,7 @@ def seconds_a_gib(folder: Path, size: int) -> float:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(60)  # a sender that cannot start never connects
         sender = context.Process(target=_send, args=(str(path), listener.getsockname()[1], there))
         sender.start()
         there.close()

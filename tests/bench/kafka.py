@@ -22,7 +22,7 @@ import trio
 from ..interop.brokers import Brokers, brokers
 from ..interop.kafka import Java, resolve
 from ..plugins.kafka.conftest import Cluster, running_cluster
-from . import _kafka_codec, _sendfile
+from . import _kafka_codec
 from . import cluster as native
 from ._kafka_clients import (
     at,
@@ -38,6 +38,7 @@ from ._kafka_clients import (
     perf_test,
     produce,
 )
+from ._kafka_fetches import seconds_a_gib
 from ._kafka_gateway import costs, metadata_cost
 from ._processor import resident, seconds_of, share_of
 from .report import Result, against, at_least, at_most, interleaved, within
@@ -155,31 +156,20 @@ def _reading(java: Java, folder: Path, rounds: int, scale: int, ours: Side, thei
     That is measured last: before, nodes are still busy with what was written.
     """
     count = 300_000 // scale
-    used = waited = 0.0
 
     def read(side: Side) -> float:
         return consume(side.servers, "bench", count, 1024) / 1e6
 
     def perf(side: Side) -> float:
-        nonlocal used, waited
-        start, before = time.perf_counter(), seconds_of(ours.pids)
-        rate = consumer_perf_test(java, side.servers, "bench", count)
-        if side is ours:
-            used += seconds_of(ours.pids) - before
-            waited += time.perf_counter() - start
-        return rate
+        return consumer_perf_test(java, side.servers, "bench", count)
 
     results = [
         against("librdkafka consumer, 1 KiB", *_apart(in_turn(rounds, read, ours, theirs), "MB/s", 0.9)),
         against("consumer-perf-test, 1 KiB", *_apart(in_turn(rounds, perf, ours, theirs), "MB/s", 0.9)),
     ]
-    idle = share_of(ours.pids, 0.5 if scale > 1 else 5.0)
-    used -= idle * waited
-    if used <= 0:
-        raise RuntimeError(f"idle nodes use {idle:.3f} s a second, more than nodes that are read from")
-    floor = median([_sendfile.seconds_a_gib(folder, (512 << 20) // scale) for _ in range(rounds)])
-    node = used * (1 << 30) / (rounds * count * 1024)
-    results.append(within("processor time of nodes for a GiB, beside sendfile", node, "s", floor, 1.2))
+    size, idle = (1 << 30, 5.0) if scale == 1 else (256 << 20, 2.0)
+    node, floor = seconds_a_gib(ours.servers, ours.pids, "bench", folder, size, rounds, idle)
+    results.append(within("processor time of a node for a GiB, beside sendfile", node, "s", floor, 1.2))
     return results
 
 
