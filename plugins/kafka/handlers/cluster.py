@@ -83,7 +83,8 @@ def _encoded(client: Client, found: Sequence[str | Struct], version: int) -> Enc
     """Encode the topics of an answer, in order.
 
     `found` gives a topic that exists by its name, any other as the struct that refuses it. Topics that exist are
-    encoded once for each view, version and set of doubted nodes. The first error of a topic is the error of the array.
+    encoded once for each view, version and set of doubted nodes. The first error of a topic is the error of the
+    array.
     """
     doubted = client.service.doubted()
     known = client.directory.encoded.of(client.view, version, doubted)

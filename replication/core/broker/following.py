@@ -156,15 +156,8 @@ class Following:
 
         The store still names them as leaders. Whoever is to find another leader need not be sent there.
         """
-        if not self._failing:
-            return frozenset()
-        return frozenset(
-            [
-                node
-                for node, since in self._failing.items()
-                if now - since < DOUBT and self._leaders[node].assigned
-            ]
-        )
+        late = {node for node, since in self._failing.items() if now - since < DOUBT}
+        return frozenset(late & self.followed())
 
     def failing(self, node: int) -> bool:
         """Note that fetches from a leader fail; returns whether they did before."""
