@@ -100,8 +100,12 @@ class KafkaGateway(Gateway):
         slots = Slots(random.SystemRandom())
         make = partial(_link, links, directory, _options(endpoint), slots, tls, mechanisms)
         forget = service.tell_metrics(links.counts.metrics)
+
+        def look() -> None:
+            directory.brokers(service.view)
+
         # A node that dies is listed for a while from then on, whether or not anybody asks meanwhile.
-        unwatch = service.watch_view(lambda: directory.brokers(service.view) and None)
+        unwatch = service.watch_view(look)
         try:
             await service.ready()
             async with trio.open_nursery() as nursery:
