@@ -12,7 +12,7 @@ from pathlib import Path
 from ._compaction import Pace, Pass, Plan, StoppedError, Totals, is_due, is_outdated, plan
 from ._epochs import EpochCache
 from ._files import fsync_folder, storage_error
-from ._producers import SNAPSHOT_SUFFIX, ProducerTable, snapshots_in
+from ._producers import SNAPSHOT_SUFFIX, ProducerTable, has_snapshot, replay, snapshots_in
 from ._retention import SetAside, expired
 from ._segment import Segment, segment_path
 from ._swap import CleanedSegment
@@ -151,6 +151,7 @@ class MaintainedLog(Log):
 
     def _drop_first(self, count: int, now_ms: int) -> None:
         dropped, first = self._segments[:count], self._segments[count]
+        self._keep_producers(dropped, first.base_offset)
         self._raise_log_start(first.base_offset)
         with self._writing:
             self._segments = self._segments[count:]
@@ -160,6 +161,15 @@ class MaintainedLog(Log):
         held = snapshots_in(self._folder)
         below = [each for each in held if each <= first.base_offset]
         self._keep_snapshots({*held}.difference(below[1:]))
+
+    def _keep_producers(self, dropped: Sequence[Segment], end: int) -> None:
+        """Before segments go: a segment that a truncation or the middle of an append began has no snapshot of the
+        producers below it, and a crash would forget them.
+        """
+        # Damage in what goes stops nobody: this node knows the producers until then.
+        with suppress(CorruptBatchError):
+            if not has_snapshot(self._folder, end):
+                replay(self._folder, dropped).save(segment_path(self._folder, end, SNAPSHOT_SUFFIX))
 
     def _raise_log_start(self, offset: int) -> None:
         with self._starting:

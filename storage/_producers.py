@@ -229,6 +229,11 @@ def snapshots_in(folder: Path) -> list[int]:
     return sorted((int(name.removesuffix(SNAPSHOT_SUFFIX)) for name in names), reverse=True)
 
 
+def has_snapshot(folder: Path, offset: int) -> bool:
+    """Whether what producers wrote below an offset can be had without the batches there."""
+    return segment_path(folder, offset, SNAPSHOT_SUFFIX).exists()
+
+
 def replay(folder: Path, segments: Sequence[Segment], tail: Tail | None = None) -> ProducerTable:
     """The producers of a log: its latest good snapshot, and the headers of all batches behind that.
 

@@ -18,7 +18,7 @@ from ._epochs import NO_EPOCH
 from ._files import fsync_folder
 from ._log_scan import LogScan, ProducerScan, scan_log
 from ._native import ffi, lib
-from ._producers import Tail
+from ._producers import Tail, has_snapshot
 from ._segment import DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_path
 from ._swap import finish_swaps
 from ._transactions import TRANSACTION_INDEX_SUFFIX, index_is_sane
@@ -59,6 +59,9 @@ def open_segments(folder: Path, log_start_offset: int | None, settings: LogSetti
     """The segments of a folder in order, without those wholly below the log start; the first, empty one if there
     is none. `log_start_offset`: as it was written down; None if that is not known.
 
+    A segment below the log start stays as long as it alone says what producers wrote there: there is no snapshot
+    where the next segment begins, because that one was begun by a truncation or in the middle of an append.
+
     Raises CorruptLogError if the segments begin above the log start. No crash explains that: whoever deletes a
     segment, or begins a log later, writes the new log start first.
     """
@@ -71,7 +74,15 @@ def open_segments(folder: Path, log_start_offset: int | None, settings: LogSetti
         reason = f"the log starts at offset {log_start_offset}, but its first segment starts above"
         raise CorruptLogError(str(path), 0, log_start_offset, reason)
     first = max(bisect_right(bases, log_start_offset) - 1, 0)
-    return tuple(Segment(folder, base, settings) for base in bases[first:] or [log_start_offset])
+    segments = [Segment(folder, base, settings) for base in bases[first:] or [log_start_offset]]
+    for base in reversed(bases[:first]):
+        older = Segment(folder, base, settings)
+        # What is damaged there is nobody's to read any more: it does not keep the log from being opened.
+        if has_snapshot(folder, segments[0].base_offset) or not _ends_well(older):
+            older.close()
+            break
+        segments.insert(0, older)
+    return tuple(segments)
 
 
 def trust(segments: Sequence[Segment], log_end_offset: int) -> bool:

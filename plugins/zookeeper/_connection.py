@@ -204,9 +204,14 @@ class Connection:
         granted = _GrantedTimeout(client, timeout_ms)
         client.add_listener(handler.state_changed)
         client.add_listener(lambda state: _post(token, on_state, state))
+
+        def start() -> None:
+            client.start(connect_seconds)
+            granted.wait(connect_seconds)
+
         with trio.CancelScope(shield=True):
             try:
-                await trio.to_thread.run_sync(client.start, connect_seconds)
+                await trio.to_thread.run_sync(start)
             except (KazooTimeoutError, KazooException) as error:
                 raise StoreUnavailableError(
                     f"no ZooKeeper server answers at {address.hosts} within {connect_seconds:g} s; "
@@ -304,17 +309,24 @@ class _GrantedTimeout:
 
     def __init__(self, client: KazooClient, asked_ms: int) -> None:
         self.timeout_ms = asked_ms
+        self._noted = threading.Event()
         connection = client._connection
         connect = getattr(connection, "_connect", None)
         if connect is None:
+            self._noted.set()
             return
 
         def connect_and_note(*args: Any, **kwargs: Any) -> Any:
             timeouts = connect(*args, **kwargs)
             self.timeout_ms = round(timeouts[0] * 3 / 2)
+            self._noted.set()
             return timeouts
 
         connection._connect = connect_and_note
+
+    def wait(self, seconds: float) -> None:
+        """Until the server has told it: kazoo says that it is connected before `_connect` returns."""
+        self._noted.wait(seconds)
 
 
 def _post(token: trio.lowlevel.TrioToken, function: Callable[..., object], *args: object) -> None:

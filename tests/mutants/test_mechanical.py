@@ -53,7 +53,7 @@ def test_an_obvious_change_is_noticed() -> None:
         f"^{re.escape(obvious)}$",
         "--json",
     ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=550)
     figures = json.loads(done.stdout)
     assert (figures["sample"], figures["killed"], done.returncode) == (1, 1, 0), done.stderr
 
