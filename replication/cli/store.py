@@ -133,8 +133,9 @@ def evidence(*folders: Path) -> int:
 def repair(*evidence: Path, store: str, json: Json = False) -> int:
     """Make a store that was restored from a backup, or lost, usable again, from what the nodes' folders hold.
 
-    Stop every node first. Of each partition the most complete log will lead, in a new leader epoch; topics that the
-    store has forgotten come back with default settings. Logs are read and recovered; nothing of them is deleted.
+    Stop every node first. Of each partition the most complete log will lead, in a new leader epoch. Topics that the
+    store has forgotten come back with default settings, but nothing of them is deleted until retention is set.
+    Logs are read and recovered; nothing of them is deleted.
     The status is 1 if a node that has replicas was left out: what only it had is lost when another leads.
 
     Example: `insync store repair --store sqlite:///srv/meta.db /srv/data-1 /srv/data-2 node-3.json`
@@ -166,7 +167,7 @@ def repair(*evidence: Path, store: str, json: Json = False) -> int:
         else:
             print(f"{len(done.leaders)} partitions will be led by their most complete logs")
             for name in done.topics_found:
-                print(f"topic {name} was unknown to the store; it has default settings now")
+                print(f"topic {name} was unknown to the store; {_settings_now(name)}")
             for each in done.without_log:
                 print(f"{each}: no folder has a log of it")
             for node in done.missing:
@@ -174,6 +175,17 @@ def repair(*evidence: Path, store: str, json: Json = False) -> int:
         return EXIT_FAILURE if done.missing else 0
 
     return run(main)
+
+
+def _settings_now(topic: str) -> str:
+    from ..core.control.internal_topics import STANDARD
+
+    if topic in STANDARD:
+        return "it has the settings of an internal topic"
+    return (
+        "it has default settings, and nothing of it is deleted until its retention is set: "
+        f"insync config set {topic} retention_ms=..."
+    )
 
 
 def _found_in(path: Path) -> list[FoundFolder]:

@@ -57,6 +57,7 @@ def _found(directory: LogDirectory, topic: str, partition: int, topic_id: str) -
         epochs=tuple((entry.epoch, entry.start_offset) for entry in log.epochs),
         high_watermark=directory.high_watermarks().get((topic, partition), 0),
         next_producer_id=1 + max((each.producer_id for each in log.producer_states()), default=-1),
+        may_skip=log.cleaned_offset is not None,
     )
 
 

@@ -19,6 +19,8 @@ import attrs
 
 from ..control import records as rec
 from ..control.elections import WAIT
+from ..control.internal_topics import STANDARD
+from ..control.topics import parse_config
 from ..transaction import Absent, AtVersion, Compare, Put, Seen
 from ..types import NO_LEADER, PartitionId
 
@@ -38,6 +40,7 @@ class FoundLog:
     epochs: each leader epoch that it knows of, and where that begins, in order; the first covers what is deleted.
     high_watermark: the last that was checkpointed; what lies below is committed.
     next_producer_id: the first id above those of all producers that it knows.
+    may_skip: offsets may be missing from it, because it was compacted.
     """
 
     topic: str
@@ -48,6 +51,7 @@ class FoundLog:
     epochs: tuple[tuple[int, int], ...]
     high_watermark: int = 0
     next_producer_id: int = 0
+    may_skip: bool = False
 
     @property
     def latest_epoch(self) -> int:
@@ -110,7 +114,7 @@ class Repair:
     """What is to be written, in this order, and what to tell the operator.
 
     floor: the revision above which the store's must be raised when all is written.
-    topics_found: topics that the store had forgotten; they have default settings.
+    topics_found: topics that the store had forgotten; they have default settings, and are kept for ever.
     missing: nodes that have replicas by the store, and of which no folder was given.
     """
 
@@ -244,7 +248,7 @@ def _topics(
 ) -> tuple[dict[str, rec.TopicRecord], list[str]]:
     """All topics as they have to be, and the names of those that the store had forgotten.
 
-    How those were set no folder says, so they have default settings. A topic that has grown since has its new size.
+    No folder says how those were set: see `_settings`. A topic that has grown since has its new size.
 
     Raises:
       RepairError: Folders hold logs of two topics of one name.
@@ -258,6 +262,9 @@ def _topics(
         for known in seen.values()
         if isinstance(known.record, rec.TopicRecord)
     }
+    skipping = {
+        topic_id for (_, topic_id), held in logs.items() if any(each.may_skip for each in held.values())
+    }
     found = []
     for name, by_id in sorted(sizes.items()):
         if len(by_id) > 1:
@@ -268,14 +275,37 @@ def _topics(
         ((topic_id, (count, factor)),) = by_id.items()
         known = topics.get(name)
         if known is not None and known.topic_id == topic_id:
-            topics[name] = attrs.evolve(known, partitions=max(known.partitions, count))
+            topics[name] = attrs.evolve(
+                known,
+                partitions=max(known.partitions, count),
+                was_compacted=known.was_compacted or topic_id in skipping,
+            )
             continue
         found.append(name)
-        config = rec.TopicConfig(min_insync_replicas=min(factor, rec.TopicConfig().min_insync_replicas))
+        config = _settings(name, factor)
         topics[name] = rec.TopicRecord(
-            name=name, topic_id=topic_id, partitions=count, replication_factor=factor, config=config
+            name=name,
+            topic_id=topic_id,
+            partitions=count,
+            replication_factor=factor,
+            config=config,
+            was_compacted=config.compacts or topic_id in skipping,
         )
     return topics, found
+
+
+def _settings(name: str, factor: int) -> rec.TopicConfig:
+    """Settings of a topic that the store had forgotten: nothing is deleted until an operator sets how much may be.
+
+    With the default retention the first leader would delete all records of more than a week at once, of a compacted
+    topic too. Of an internal topic they would be the cluster's own state, and nobody may set it otherwise.
+    """
+    internal = STANDARD.get(name)
+    if internal is not None:
+        return parse_config(internal.config(factor))
+    return rec.TopicConfig(
+        min_insync_replicas=min(factor, rec.TopicConfig().min_insync_replicas), retention_ms=-1
+    )
 
 
 def deleted_without_epoch(

@@ -43,12 +43,16 @@ class InternalTopic:
     def request(self, asked: m.CreateTopicRequest, view: ClusterView) -> m.CreateTopicRequest:
         """What to make, whatever was asked for under this name, on the nodes of `view`."""
         factor = min(self.replication_factor, len(view.staying))
-        config: dict[str, Value] = {
+        config = self.config(factor)
+        return attrs.evolve(asked, partitions=self.partitions, replication_factor=factor, config=config)
+
+    def config(self, factor: int) -> dict[str, Value]:
+        """Its settings with `factor` replicas of each partition."""
+        return {
             **_COMMON,
             "segment_bytes": self.segment_bytes,
             "min_insync_replicas": max(1, factor - 1),
         }
-        return attrs.evolve(asked, partitions=self.partitions, replication_factor=factor, config=config)
 
 
 GROUPS = InternalTopic(name=GROUP_TOPIC)

@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from insync.replication import Admin, Node
+from insync.replication import Admin, Consumer, Node, wire
+from insync.replication.core.control import records as rec
+from insync.replication.core.types import PartitionId
+from insync.replication.metadata import open_store
 from insync.replication.node import StoreLostError, StorePutBackError
 from tests.processes import NodeProcess, cluster
 
@@ -182,6 +185,33 @@ async def test_a_store_that_was_lost_is_made_again_from_the_folders(tmp_path: Pa
         await until(lambda: full_isr(admin, "t", 2))
         found = await consume(one.endpoints, "t", 2, 20)
         assert sorted(found) == sorted(b"%d" % number for number in range(20))
+
+
+async def test_a_store_that_was_lost_comes_back_without_what_would_delete_records(tmp_path: Path) -> None:
+    """Offsets of groups are kept by compaction alone; of `kept` nobody knows how long it was to be kept."""
+    own = settings(tmp_path, 1, offsets_topic_num_partitions=1)
+    async with Node(own) as node, Admin(node.endpoints) as admin:
+        await admin.create_topic("kept", 1, 1, config={"retention_ms": -1})
+        await produce(node.endpoints, "kept", [b"x"] * 3)
+        async with Consumer(node.endpoints, group_id="g", enable_auto_commit=False) as consumer:
+            consumer.assign([("kept", 0)])
+            await consumer.commit({("kept", 0): 2})
+        before = await admin.describe_config("__consumer_offsets")
+    move_store(tmp_path, "meta.db", "gone.db")
+    # A log that is listed here was compacted.
+    (tmp_path / "node-1" / "cleaner-offset-checkpoint").write_text("0\n1\nkept 0 1\n")
+    arguments = ("store", "repair", "--store", f"sqlite://{tmp_path}/meta.db", str(tmp_path / "node-1"))
+    done = await run_command(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert "nothing of it is deleted until its retention is set: insync config set kept" in done.stdout
+    async with open_store(f"sqlite://{tmp_path}/meta.db") as store:
+        entry = (await store.get(rec.topic_key("kept"))).entry
+        assert entry is not None
+        assert wire.decode_record(rec.TopicRecord, entry.value).was_compacted
+    async with Node(own) as node, Admin(node.endpoints) as admin:
+        assert (await admin.describe_config("kept"))["retention_ms"] == -1
+        assert await admin.describe_config("__consumer_offsets") == before
+        assert await admin.group_offsets("g") == {PartitionId("kept", 0): 2}
 
 
 async def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:

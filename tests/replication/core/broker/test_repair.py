@@ -14,7 +14,8 @@ from insync.replication.core.broker.repair import (
     plan,
 )
 from insync.replication.core.control import records as rec
-from insync.replication.core.control.topics import TopicConfig
+from insync.replication.core.control.internal_topics import STANDARD
+from insync.replication.core.control.topics import TopicConfig, parse_config
 from insync.replication.core.transaction import Seen
 from insync.replication.core.types import NO_LEADER, PartitionId
 
@@ -22,16 +23,25 @@ PARTITION = PartitionId("t", 0)
 
 
 def folder(
-    node: int, last_epoch: int, end: int, *, pulse: int = 0, latest_epoch: int = 0, leader_epoch: int = 0
+    node: int,
+    last_epoch: int,
+    end: int,
+    *,
+    topic: str = "t",
+    pulse: int = 0,
+    latest_epoch: int = 0,
+    leader_epoch: int = 0,
+    may_skip: bool = False,
 ) -> FoundFolder:
     """Of a node that has a log of the partition."""
     log = FoundLog(
-        topic="t",
+        topic=topic,
         partition=0,
         topic_id="t",
         log_start_offset=0,
         log_end_offset=end,
         epochs=((last_epoch, 0), *([(latest_epoch, end)] if latest_epoch > last_epoch else [])),
+        may_skip=may_skip,
     )
     return FoundFolder(
         cluster_id="c",
@@ -51,6 +61,41 @@ def record_of(repair: Repair) -> rec.PartitionRecord:
     (found,) = [put.record for _, put in repair.writes if put.key == rec.partition_key(PARTITION)]
     assert isinstance(found, rec.PartitionRecord)
     return found
+
+
+def topic_of(repair: Repair, name: str) -> rec.TopicRecord:
+    (found,) = [put.record for _, put in repair.writes if put.key == rec.topic_key(name)]
+    assert isinstance(found, rec.TopicRecord)
+    return found
+
+
+def test_nothing_of_a_topic_that_the_store_forgot_is_deleted_before_it_is_set_again() -> None:
+    """Not by age, as by default after a week: it may have been compacted, or kept for ever."""
+    config = topic_of(plan([folder(1, 2, 10), folder(2, 2, 10)], {}), "t").config
+    assert (config.retention_ms, config.retention_bytes, config.compacts) == (-1, -1, False)
+    assert config.min_insync_replicas == 2
+
+
+@pytest.mark.parametrize("name", sorted(STANDARD))
+def test_an_internal_topic_that_the_store_forgot_is_what_coordinators_rely_on(name: str) -> None:
+    """Nobody may set it otherwise, and it keeps what groups and producers were told."""
+    found = topic_of(plan([folder(node, 2, 10, topic=name) for node in (1, 2, 3)], {}), name)
+    assert found.was_compacted
+    assert found.config == parse_config(STANDARD[name].config(3))
+    assert (found.config.cleanup_policy, found.config.min_insync_replicas) == ("compact", 2)
+
+
+def test_gaps_are_known_again_by_the_logs() -> None:
+    """Of a topic that is compacted since the store's state, too: else its followers would refuse the gaps."""
+    logs = [folder(1, 2, 10), folder(2, 2, 10, may_skip=True)]
+    assert topic_of(plan(logs, {}), "t").was_compacted
+    assert not topic_of(plan(logs[:1], {}), "t").was_compacted
+    record = rec.TopicRecord(
+        name="t", topic_id="t", partitions=1, replication_factor=2, config=TopicConfig(min_insync_replicas=1)
+    )
+    key = rec.topic_key("t")
+    after = topic_of(plan(logs, {key: Seen(key=key, record=record, version=1, value=b"")}), "t")
+    assert after == attrs.evolve(record, was_compacted=True)
 
 
 def test_the_most_complete_log_alone_counts_and_nobody_leads_yet() -> None:
