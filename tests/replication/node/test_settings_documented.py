@@ -1,4 +1,4 @@
-"""docs/operations.md names every setting of nodes and topics, and no other, with its default."""
+"""docs/operations.md names every setting of nodes and topics, and no other, with its default; and every file."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from pathlib import Path
 import attrs
 import pytest
 
-from insync.replication import NodeSettings
+from insync.replication import BlockingAdmin, BlockingNode, BlockingProducer, NodeSettings
 from insync.replication.core.control.records import TopicConfig
 
-PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
+from .test_cluster import settings as node_settings
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = DOCS / "operations.md"
 
 
 def rows(heading: str) -> dict[str, str]:
@@ -42,3 +45,16 @@ def test_the_table_has_every_setting_and_its_default(heading: str, settings: typ
             assert told[name] == str(default), name
         if type(default) is bool:
             assert told[name] == ("yes" if default else "no"), name
+
+
+def test_every_file_of_a_node_is_told(tmp_path: Path) -> None:
+    with BlockingNode(node_settings(tmp_path, 1)) as node, BlockingAdmin(node.endpoints) as admin:
+        admin.create_topic("t", 1, 1)
+        with BlockingProducer(node.endpoints) as producer:
+            producer.send_and_wait("t", b"x")
+    files = [path for path in (tmp_path / "node-1").rglob("*") if path.is_file()]
+    names = {path.suffix if path.stem.isdigit() else path.name for path in files}
+    assert {".log", ".snapshot", "partition.metadata"} < names
+    for page in (PAGE, DOCS / "storage-format.md"):
+        text = page.read_text()
+        assert [name for name in sorted(names) if name not in text] == [], page.name
