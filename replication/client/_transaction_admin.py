@@ -20,7 +20,8 @@ from ..core.types import PartitionId
 from . import _arguments as given
 from ._coordinators import Coordinators
 from ._groups import GroupAdmin
-from .errors import ClientError, RequestTimeoutError, error_for
+from .errors import ClientError, NotLeaderError, RequestTimeoutError, UnknownTopicError, error_for
+from .group_errors import CoordinatorNotAvailableError
 
 _ASK_SECONDS = 5.0
 _AT_ONCE = 1_000
@@ -28,6 +29,8 @@ _AT_ONCE = 1_000
 HANGS_AFTER_MS = 1_200_000
 """The longest timeout that nodes allow by default (15 minutes), and five minutes more."""
 _HELD = ("ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT")
+_NOT_BEGUN = (NotLeaderError, UnknownTopicError, CoordinatorNotAvailableError)
+"""Refusals of a leader that has written nothing."""
 
 
 @attrs.frozen(kw_only=True)
@@ -282,6 +285,12 @@ class TransactionAdmin(GroupAdmin):
             )
         await self._abort(hanging, thing)
 
+    async def _is_open(self, hanging: HangingTransaction) -> bool:
+        """Whether this very transaction is still open in its partition."""
+        (producers,) = (await self.describe_producers([(hanging.topic, hanging.partition)])).values()
+        known = hanging.producer_id, hanging.producer_epoch, hanging.start_offset
+        return any((each.producer_id, each.producer_epoch, each.start_offset) == known for each in producers)
+
     async def _abort(self, hanging: HangingTransaction, thing: str) -> None:
         request = tm.AbortTransactionRequest(
             topic=hanging.topic,
@@ -302,7 +311,8 @@ class TransactionAdmin(GroupAdmin):
                         answer: tm.AbortTransactionResponse = await ask(timeout=self._timeout, node_id=node)
                         if answer.error == ErrorCode.NONE:
                             return
-                        if answer.error == ErrorCode.INVALID_TXN_STATE and maybe_done:
+                        refused = answer.error == ErrorCode.INVALID_TXN_STATE
+                        if refused and maybe_done and not await self._is_open(hanging):
                             return
                         raise error_for(answer.error, thing, answer.message)
                 except TransportError as error:
@@ -310,7 +320,8 @@ class TransactionAdmin(GroupAdmin):
                 except ClientError as error:
                     if not error.retriable:
                         raise
-                    last, maybe_done = error, True
+                    last = error
+                    maybe_done = maybe_done or not isinstance(error, _NOT_BEGUN)
                 attempt += 1
                 await trio.sleep(self._cluster.quick_backoff(attempt))
         raise RequestTimeoutError(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from insync.replication.core import messages as m
 from insync.replication.core.coordination import transaction_messages as tm
+from insync.replication.core.errors import ErrorCode
+from insync.replication.node.authorisation import Operation
 from insync.replication.node.service import NotAllowedError, ServiceError
 
 from ..client import Client
@@ -15,6 +17,7 @@ from .transactions import ask
 _Producers = message("DescribeProducersResponse")
 _Described = message("DescribeTransactionsResponse")
 _Listed = message("ListTransactionsResponse")
+_Marked = message("WriteTxnMarkersResponse")
 _STATES = {
     "EMPTY": "Empty",
     "ONGOING": "Ongoing",
@@ -139,7 +142,54 @@ async def list_transactions(client: Client, request: Struct, version: int) -> St
     return answer
 
 
+async def write_markers(client: Client, request: Struct, version: int) -> Struct:
+    """Abort transactions that hang, as `kafka-transactions abort` asks (KIP-664); each partition by itself.
+
+    Coordinators of this cluster write their markers otherwise: nobody commits by this request.
+    """
+    return _Marked(
+        markers=[
+            _Marked.WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    _Marked.WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            _Marked.WritableTxnMarkerPartitionResult(
+                                partition_index=index,
+                                error_code=await _abort(client, marker, topic.name, index),
+                            )
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )
+
+
+async def _abort(client: Client, marker: Struct, topic: str, partition: int) -> int:
+    if not client.may(Operation.ADMIN):
+        return KafkaError.CLUSTER_AUTHORIZATION_FAILED
+    is_possible = marker.producer_id >= 0 and marker.producer_epoch >= 0 and marker.coordinator_epoch >= 0
+    if marker.transaction_result or not is_possible:
+        return ErrorCode.INVALID_REQUEST
+    wanted = tm.AbortTransactionRequest(
+        topic=topic,
+        partition=partition,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        start_offset=-1,
+        coordinator_epoch=marker.coordinator_epoch,
+    )
+    error: int = (await ask(client, wanted)).error
+    return error
+
+
 OFFERS = (
+    Offer(Api.WRITE_TXN_MARKERS, 1, 2, write_markers),
     Offer(Api.DESCRIBE_PRODUCERS, 0, 0, describe_producers),
     Offer(Api.DESCRIBE_TRANSACTIONS, 0, 0, describe_transactions),
     # Version 2 has a regular expression of the client's, which might keep the event loop busy for ever.

@@ -35,6 +35,7 @@ from ..partition import effects as partition_fx
 from ..partition import events as partition_ev
 from ..types import NO_LEADER, PartitionId, TransactionMarker
 from . import effects as fx
+from .aborting import Aborting
 from .payloads import to_meta
 from .shards import Decoded, Encoded, ShardKind
 
@@ -107,6 +108,7 @@ class Transacting:
         """Partitions that are to belong to a transaction, of each until the end of the turn."""
         context.routes[partition_fx.AddToTransaction] = self._add
         context.routes[partition_fx.Admission] = self._admitted
+        aborting = Aborting(context, peers, mark=self._mark, serve=self._serve, later=self._later)
         self.takes: dict[type, Callable[[Any, Callable[[Any], None]], None]] = {
             **dict.fromkeys(
                 (tm.InitTransactionsRequest, tm.EndTransactionRequest, tm.AddPartitionsRequest), self._ask
@@ -115,7 +117,7 @@ class Transacting:
             tm.ListTransactionsRequest: self._list,
             tm.WriteMarkersRequest: self._write,
             gm.TxnOffsetCommitRequest: self._commit_offsets,
-            tm.AbortTransactionRequest: self._abort,
+            tm.AbortTransactionRequest: aborting.take,
         }
         """Requests of clients and coordinators, each with whom to tell the answer."""
 
@@ -191,9 +193,18 @@ class Transacting:
             else:
                 self._shards.ask(partition, request, self._context.now + ASK_TIMEOUT, partial(take, each))
 
+    def _serve(self, message: Any, told: Callable[[Any], None]) -> None:
+        self.takes[type(message)](message, told)
+
     def _list(self, message: tm.ListTransactionsRequest, told: Callable[[Any], None]) -> None:
         """All that this node coordinates; the first error is told beside what there is."""
         partitions = self._shards.led(TRANSACTIONS.name)
+        if message.partitions:
+            wanted = {PartitionId(TRANSACTIONS.name, number) for number in message.partitions}
+            if not wanted <= set(partitions):
+                told(tm.ListTransactionsResponse(error=ErrorCode.NOT_COORDINATOR))
+                return
+            partitions = sorted(wanted)
         found: list[tm.TransactionListing] = []
         error, left = ErrorCode.NONE, len(partitions)
         if not left:
@@ -421,42 +432,6 @@ class Transacting:
                 assert replica.leader is not None, "only a leader appends what it is asked to produce"
                 self._appended(partition, replica.leader, effect.base_offset, markers)
             context.routes[type(effect)](partition, effect)
-
-    def _abort(
-        self, message: tm.AbortTransactionRequest, told: Callable[[tm.AbortTransactionResponse], None]
-    ) -> None:
-        """A marker by an operator's word, for exactly the transaction that is named."""
-        context, partition = self._context, PartitionId(message.topic, message.partition)
-        replica = context.replicas.get(partition)
-        if replica is None:
-            told(tm.AbortTransactionResponse(error=context.missing_error(partition)))
-            return
-        leader, epoch = replica.hint()
-        answer = partial(tm.AbortTransactionResponse, leader=leader, leader_epoch=epoch)
-        entry = replica.log.producers.get(message.producer_id)
-        ids = message.producer_epoch, message.start_offset
-        if replica.leader is None:
-            told(answer(error=ErrorCode.NOT_LEADER_OR_FOLLOWER))
-            return
-        if entry is None or entry.first_offset < 0 or (entry.producer_epoch, entry.first_offset) != ids:
-            why = (
-                f"producer {message.producer_id} has no transaction of epoch {message.producer_epoch} open in "
-                f"{partition} from offset {message.start_offset} on: it has ended, or another one has begun"
-            )
-            told(answer(error=ErrorCode.INVALID_TXN_STATE, message=why))
-            return
-        # Version 1, whose markers have the epoch of the transaction: no other epoch is known.
-        markers = tm.TransactionMarkers(
-            transactional_id="",
-            producer_id=message.producer_id,
-            producer_epoch=message.producer_epoch,
-            committed=False,
-            version=1,
-            start_ms=-1,
-            partitions=[],
-        )
-        at = m.PartitionName(topic=message.topic, partition=message.partition)
-        self._mark(max(entry.coordinator_epoch, 0), markers, at, lambda error: told(answer(error=error)))
 
     def _appended(
         self, partition: PartitionId, role: LeaderRole, offset: int, markers: tm.TransactionMarkers

@@ -144,11 +144,15 @@ class DescribeTransactionsResponse:
 
 @attrs.frozen(kw_only=True)
 class ListTransactionsRequest:
-    """`statuses`, `producer_ids`: those alone, if any are named. `longer_than_ms`: open for at least so long."""
+    """`statuses`, `producer_ids`: those alone, if any are named. `longer_than_ms`: open for at least so long.
+
+    `partitions`: of the topic that keeps them, those alone; it is an error if the node does not lead one of them.
+    """
 
     statuses: list[str] = attrs.Factory(list)
     producer_ids: list[int] = attrs.Factory(list)
     longer_than_ms: int = -1
+    partitions: list[int] = attrs.Factory(list)
 
 
 @attrs.frozen(kw_only=True)
@@ -171,7 +175,8 @@ class ListTransactionsResponse:
 class AbortTransactionRequest:
     """Abort what a producer has open in one partition, which no coordinator knows of any more (KIP-664).
 
-    `start_offset`: where that begins. Asked of the partition's leader.
+    `start_offset`: where that begins; -1: the sender knows the `coordinator_epoch` instead, which must not be below
+    that of the producer's last marker. Asked of the partition's leader, which asks the coordinators.
     """
 
     topic: str
@@ -179,6 +184,7 @@ class AbortTransactionRequest:
     producer_id: int
     producer_epoch: int
     start_offset: int
+    coordinator_epoch: int = -1
 
 
 @attrs.frozen(kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,13 @@ from insync.replication.client import (
     _transaction_admin,
 )
 from insync.replication.core import messages as m
-from insync.replication.core.broker import transacting
+from insync.replication.core.broker import aborting, transacting
+from insync.replication.core.broker.shards import Shards
 from insync.replication.core.coordination import transaction_messages as tm
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.types import PartitionId
 from insync.replication.node.operations import metrics
+from insync.transport import TransportError
 
 from .scraping import scrape
 from .test_cluster import settings, until
@@ -139,6 +143,83 @@ async def test_an_abort_names_what_it_means(tmp_path: Path) -> None:
         await producer.commit()
 
 
+async def test_a_leader_asks_the_coordinators_itself(tmp_path: Path) -> None:
+    """Who asks may not have; what a coordinator holds is not ended by another, wherever both are."""
+    async with nodes(tmp_path, 3, t=3) as (running, admin), AsyncExitStack() as stack:
+        producers = [
+            await stack.enter_async_context(Producer(running.servers, transactional_id=f"w{number}"))
+            for number in range(4)
+        ]
+        for producer in producers:
+            producer.begin()
+            for partition in range(3):
+                await (await producer.send("t", b"held", partition=partition)).wait()
+        told = await admin.describe_producers([("t", partition) for partition in range(3)])
+        for at, open_ones in told.items():
+            assert len(open_ones) == 4
+            for each in open_ones:
+                answer = await _asked(admin, each, start_offset=each.start_offset, partition=at.partition)
+                assert answer.error == ErrorCode.INVALID_TXN_STATE
+                assert "holds it, and ends it by its timeout" in answer.message
+        for producer in producers:
+            await producer.commit()
+        async with reader(running.servers) as consumer:
+            consumer.assign(list(told))
+            assert await read(consumer, 12) == [b"held"] * 12
+
+
+async def test_without_every_coordinators_word_nothing_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        nodes(tmp_path, 1, t=1) as (running, admin),
+        Producer(running.servers, transactional_id="w") as producer,
+    ):
+        producer.begin()
+        await (await producer.send("t", b"held")).wait()
+        (before,) = (await admin.describe_producers([("t", 0)])).values()
+        with monkeypatch.context() as patch:
+            # A coordinator that still reads its log, or has moved, or does not answer.
+            patch.setattr(Shards, "led", lambda self, topic: [])
+            answer = await _asked(admin, before[0], start_offset=0)
+        assert answer.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        with monkeypatch.context() as patch:
+            patch.setattr(aborting.Aborting, "_coordinators", lambda self: None)
+            answer = await _asked(admin, before[0], start_offset=0)
+        assert answer.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (await admin.describe_producers([("t", 0)])) == {PartitionId("t", 0): before}
+        await producer.commit()
+
+
+async def test_a_refusal_after_a_pause_is_not_taken_for_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that does not answer has perhaps written the marker; when it answers, it says that it has not."""
+    async with (
+        nodes(tmp_path, 1, t=1) as (running, admin),
+        Producer(running.servers, transactional_id="w") as producer,
+    ):
+        producer.begin()
+        await (await producer.send("t", b"held")).wait()
+        ask, lost = admin._cluster.ask, [1]
+
+        async def loses_one(kind: m.Kind, request: Any, **more: Any) -> Any:
+            if kind == m.Kind.ABORT_TRANSACTION and lost:
+                lost.pop()
+                raise TransportError("for the test")
+            return await ask(kind, request, **more)
+
+        async def nobody(hanging: Any) -> Any:
+            return hanging
+
+        monkeypatch.setattr(admin._cluster, "ask", loses_one)
+        monkeypatch.setattr(admin, "_unheld", nobody)
+        with pytest.raises(InvalidTxnStateError, match="holds it"):
+            await admin.abort_transaction(("t", 0), 0)
+        assert not lost
+        await producer.commit()
+
+
 async def test_what_becomes_of_transactions_is_counted_and_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -189,13 +270,13 @@ async def test_what_becomes_of_transactions_is_counted_and_told(
     assert "transactional_id=b" in said[1] and "partitions=2" in said[1] and "taken" in said[1]
 
 
-async def _asked(admin: Admin, producer: ActiveProducer, start_offset: int) -> Any:
+async def _asked(admin: Admin, producer: ActiveProducer, start_offset: int, partition: int = 0) -> Any:
     request = tm.AbortTransactionRequest(
         topic="t",
-        partition=0,
+        partition=partition,
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
         start_offset=start_offset,
     )
-    (node,) = (await admin.describe_cluster()).nodes
-    return await admin._cluster.ask(m.Kind.ABORT_TRANSACTION, request, timeout=5.0, node_id=node.node_id)
+    (leader,) = await admin._led([PartitionId("t", partition)])
+    return await admin._cluster.ask(m.Kind.ABORT_TRANSACTION, request, timeout=30.0, node_id=leader)
