@@ -6,6 +6,7 @@ those of every run.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,6 +29,8 @@ _POM = HERE.parent / "plugins" / "kafka" / "pom.xml"
 _PORT = 9092
 _READY_SECONDS = 120
 _END_SECONDS = 300
+_GIVEN_UP_SECONDS = 20
+"""For clients of a run that has failed: a record that was lost holds its producer up for `delivery.timeout.ms`."""
 _TIMEOUTS = ("TimeoutException", "_MSG_TIMED_OUT")
 """What Java and librdkafka call it when a record's `delivery.timeout.ms` is over."""
 PROGRAMS: tuple[tuple[str, str, Acks], ...] = (
@@ -92,6 +95,9 @@ class KafkaRun(Run):
     def __init__(self, plan: Plan, folder: Path) -> None:
         super().__init__(plan, folder)
         self.servers: list[str] = []
+        self._gone: list[str] = []
+        """Clients that ended before they were asked to."""
+        self._is_ending = False
         self.java = Java(resolve(_POM, online=True)).command(str(HERE / "KafkaLoad.java"))
 
     def _member(
@@ -116,13 +122,24 @@ class KafkaRun(Run):
                 for told, (client, role, _) in zip(everybody, PROGRAMS, strict=True)
             ]
             yield
+            seconds = _GIVEN_UP_SECONDS if self._is_decided() else _END_SECONDS
+            self._is_ending = True
             for process in running:
                 await process.stdin.aclose()
-            nursery.cancel_scope.deadline = trio.current_time() + _END_SECONDS
+            with trio.move_on_after(seconds / 2):
+                for process in running:
+                    await process.wait()
+            for told, process in zip(everybody, running, strict=True):
+                if process.returncode is None:
+                    await self._keep_stacks(told, process.pid)
+            nursery.cancel_scope.deadline = trio.current_time() + seconds / 2
         for told in everybody:
             if not told.is_done:
                 last = self._said(told)[-500:]
-                self.problems.append(f"{told.name} did not end well within {_END_SECONDS} s: {last}")
+                self.problems.append(f"{told.name} did not end well within {seconds} s: {last}")
+
+    def _is_decided(self) -> bool:
+        return super()._is_decided() or bool(self._gone)
 
     async def _attend(
         self, client: str, role: str, told: Told, *, task_status: trio.TaskStatus[trio.Process]
@@ -144,12 +161,23 @@ class KafkaRun(Run):
                     if told.is_ready and scope.deadline < float("inf"):
                         scope.deadline = float("inf")
                         task_status.started(process)
+            if not self._is_ending:
+                self._gone.append(told.name)
             if await process.wait():
                 self.problems.append(f"{told.name} failed: {self._said(told)[-500:]}")
         finally:
             with trio.CancelScope(shield=True):
                 process.kill()
                 await process.wait()
+
+    async def _keep_stacks(self, told: Told, pid: int) -> None:
+        """Where a client stands that does not end; in `NAME.stacks`."""
+        in_c = ["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt"]
+        command = ["jstack", str(pid)] if told.name.startswith("java") else in_c
+        if shutil.which(command[0]) is None:
+            return
+        with trio.move_on_after(60), (self.folder / f"{told.name}.stacks").open("wb") as stacks:
+            await trio.run_process(command, stdout=stacks, stderr=stacks, check=False)
 
     def _said(self, told: Told) -> str:
         """What a client has said on standard error."""

@@ -14,6 +14,9 @@ BURST, IN_FLIGHT = 10, 2_000
 PATIENCE_MS = 600_000
 """librdkafka that gives records up raises its epoch, and sends others again (confluentinc/librdkafka#4953)."""
 
+DEBUG = {"debug": asked} if (asked := os.environ.get("INSYNC_CHAOS_DEBUG")) else {}
+"""Of consumers: librdkafka's own log, as `cgrp,broker`."""
+
 
 def say(*words: object) -> None:
     sys.stdout.write(" ".join(map(str, words)) + "\n")
@@ -59,7 +62,7 @@ def read(servers: str, topic: str, partitions: int, is_over: threading.Event) ->
     consumer = ck.Consumer(
         {
             "bootstrap.servers": servers, "group.id": "nobody", "auto.offset.reset": "error",
-            "enable.auto.commit": False, "socket.timeout.ms": 6_000,
+            "enable.auto.commit": False, "socket.timeout.ms": 6_000, **DEBUG,
         }
     )  # fmt: skip
     consumer.assign([ck.TopicPartition(topic, number, 0) for number in range(partitions)])

@@ -257,13 +257,21 @@ class Run:
         """One fault after the other, each kind once before any comes again, until it is enough."""
         end = trio.current_time() + self.plan.seconds
         queue: list[Fault] = []
-        while len(self.injected) < self.plan.times if self.plan.times else trio.current_time() < end:
+        while not self._is_decided() and (
+            len(self.injected) < self.plan.times if self.plan.times else trio.current_time() < end
+        ):
             if not queue:
                 queue = self.random.sample(faults, len(faults))
             fault = queue.pop()
             if fault.settled:
                 await self._healed(scene.admin)
             await self._inject(scene, fault)
+
+    def _is_decided(self) -> bool:
+        """Whether the run has failed already: nothing would come of waiting for clients, which may wait for what is
+        lost, or for replicas that differ.
+        """
+        return bool(self.history.violations)
 
     async def _inject(self, scene: Scene, fault: Fault) -> None:
         began = trio.current_time()
@@ -280,7 +288,7 @@ class Run:
                 )
                 await member.start()
         recovery = await self._recovery(trio.current_time())
-        if recovery is None:
+        if recovery is None and not self._is_decided():
             self.problems.append(
                 f"after {fault.name} of {bite.target} no acknowledgement for {_HEAL_SECONDS} s"
             )
@@ -296,6 +304,8 @@ class Run:
         """Seconds after `since` until every partition has acknowledged something written after it."""
         with trio.move_on_after(_HEAL_SECONDS):
             while (took := slowest(self.history.last_ack, self.places, since)) is None:
+                if self._is_decided():
+                    return None
                 await trio.sleep(0.01)
             return round(took, 3)
         return None
@@ -303,7 +313,7 @@ class Run:
     async def _healed(self, admin: Admin) -> None:
         """Every partition of every topic has all its replicas in the ISR."""
         with trio.move_on_after(_HEAL_SECONDS):
-            while not await self._in_sync(admin):
+            while not (self._is_decided() or await self._in_sync(admin)):
                 await trio.sleep(0.05)
             return
         self.problems.append(f"not every replica was in sync again within {_HEAL_SECONDS} s")
@@ -321,7 +331,7 @@ class Run:
         """
         before: dict[Place, int] = {}
         with trio.move_on_after(_HEAL_SECONDS):
-            while not (ends := await self._ends(admin)) or ends != before:
+            while not self._is_decided() and (not (ends := await self._ends(admin)) or ends != before):
                 before = ends
                 await trio.sleep(0.05)
             return
