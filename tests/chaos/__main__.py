@@ -141,7 +141,7 @@ def main() -> int:
             return _transactions(plan, folder.absolute(), as_json=given.json)
         report, seconds = timed(plan, folder.absolute(), KafkaRun if given.kafka else Run)
     told = summary(report, seconds)
-    for line in (*told["violations"], *told["problems"]):
+    for line in (*told["violations"][:50], *told["problems"]):
         say(f"BROKEN: {line}")
     if given.json:
         print(json.dumps(told))
