@@ -1,4 +1,4 @@
-"""The comparison of a client's events at our nodes and at Kafka: that it compares, and a part of it at our nodes."""
+"""The comparison of what a client hears here and at Kafka: that it compares, and a part of it at our nodes."""
 
 from __future__ import annotations
 
