@@ -218,8 +218,8 @@ class _Inquiry:
             error, why = (
                 ErrorCode.INVALID_TXN_STATE,
                 (
-                    f"the coordinator of producer {self._message.producer_id} holds it, and ends it by its timeout; "
-                    "opening a producer with its transactional_id ends it at once"
+                    f"the coordinator of producer {self._message.producer_id} holds it, and ends it by its "
+                    "timeout; opening a producer with its transactional_id ends it at once"
                 ),
             )
         elif not self._is_known:
