@@ -209,7 +209,8 @@ class ClusterState:
         leads = holder is not None and holder.node_id == me
 
         def tells(partition: PartitionId) -> bool:
-            versioned = after.partitions.get(partition)
+            # Asked when the line is written, which may be long after the log of a deleted partition has gone.
+            versioned = after.partitions.get(partition) or before.partitions.get(partition)
             replicas = versioned.record.replicas if versioned is not None else ()
             return leads or partition in self._replicas.hosts or me in replicas
 

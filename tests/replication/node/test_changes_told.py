@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
+import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from insync.replication import Admin, Node
 from insync.replication.client import NodeChanges
 from insync.replication.core.messages import DescribeChangesRequest
-from insync.replication.node.logs import event
+from insync.replication.node import _changes_told
+from insync.replication.node._changes_told import MOST_WAITING, PAUSE, PORTION, ChangesTold
+from insync.replication.node.logs import Event, event
 from insync.replication.node.operations.history import MOST_TEXT, MOST_TOLD, ChangeHistory
 
 from .test_cluster import settings, until
@@ -74,3 +80,77 @@ async def test_a_cluster_tells_why_a_leader_changed_once_to_each_who_asks(tmp_pa
         assert (await admin.describe_changes({1: last}))[0].changes == []
         other = attrs.evolve(last, incarnation=last.incarnation + 1)
         assert (await admin.describe_changes({1: other}))[0].changes != []
+
+
+def lines(count: int) -> Iterator[Event]:
+    return (event("x", at=number) for number in range(count))
+
+
+def times(history: ChangeHistory) -> list[int]:
+    """Of the changes that are remembered, in milliseconds."""
+    return [
+        each.at_ms for each in history.describe(DescribeChangesRequest(start=1, incarnation=7), 1, 7).changes
+    ]
+
+
+async def test_lines_about_thousands_of_changes_leave_clients_their_turn(
+    nursery: trio.Nursery, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failover must not wait for its log; each line has the time at which its change was read."""
+    history = ChangeHistory()
+    told = ChangesTold(history, nursery)
+    monkeypatch.setattr(_changes_told.time, "time", lambda: 1.0)
+    told.tell(lines(2 * PORTION + 1))
+    monkeypatch.setattr(_changes_told.time, "time", lambda: 2.0)
+    told.tell(lines(1))
+    assert len(times(history)) == PORTION
+    await wait_all_tasks_blocked()
+    assert len(times(history)) == 2 * PORTION
+    await wait_all_tasks_blocked()
+    assert len(times(history)) == 2 * PORTION, "only time brings the next portion"
+    mock_clock.jump(PAUSE)
+    await wait_all_tasks_blocked()
+    assert times(history) == [1000] * (2 * PORTION + 1) + [2000]
+
+
+async def test_a_node_that_stops_leaves_no_line_out(mock_clock: MockClock) -> None:
+    history = ChangeHistory()
+    async with trio.open_nursery() as nursery:
+        ChangesTold(history, nursery).tell(lines(4 * PORTION))
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert len(times(history)) == 4 * PORTION
+
+
+async def test_there_is_no_pause_while_too_many_readings_wait(
+    nursery: trio.Nursery, mock_clock: MockClock
+) -> None:
+    history = ChangeHistory()
+    told = ChangesTold(history, nursery)
+    told.tell(lines(3 * PORTION))
+    for _ in range(MOST_WAITING):
+        told.tell(lines(1))
+    await wait_all_tasks_blocked()
+    assert len(times(history)) == 3 * PORTION + MOST_WAITING
+
+
+async def test_each_replica_of_a_large_topic_tells_that_it_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of those whose log has gone before their line is written."""
+    monkeypatch.setattr(_changes_told, "PAUSE", 1.0)
+    count = PORTION + 20
+    async with (
+        Node(settings(tmp_path, 1)) as one,
+        Node(settings(tmp_path, 2)),
+        Admin(one.endpoints) as admin,
+    ):
+        await admin.create_topic("t", count, 2)
+        await admin.delete_topic("t")
+
+        async def told() -> bool:
+            found = await admin.describe_changes()
+            deleted = [sum(each.name == "partition_deleted" for each in node.changes) for node in found]
+            return deleted == [count, count]
+
+        await until(told, seconds=60.0)
