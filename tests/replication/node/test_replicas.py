@@ -1,0 +1,150 @@
+"""News of logs at their node: failures, deletions, retention, at moments that whole nodes meet too seldom."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from insync.replication.core.control import records as rec
+from insync.replication.core.control.view import ClusterView
+from insync.replication.core.types import PartitionId
+from insync.replication.node import NodeSettings
+from insync.replication.node._replica_host import opened_event
+from insync.replication.node._replicas import Replicas
+from insync.replication.node._startup_scan import Found
+from insync.storage import (
+    CorruptLogError,
+    LogClosedError,
+    LogDirectory,
+    StorageBrokenError,
+    StorageError,
+)
+from insync.transport import turn
+from tests.storage.building import append, batch
+
+HERE, ABSENT = PartitionId("t", 0), PartitionId("absent", 0)
+
+
+@asynccontextmanager
+async def hosting(tmp_path: Path, *, directories: int = 1) -> AsyncIterator[Replicas]:
+    """A node that has a replica of `HERE`, whose leader is away, with an empty log; its threads run."""
+    folders = [tmp_path / str(number) for number in range(directories)]
+    settings = NodeSettings(node_id=1, data_dir=folders[0], store="memory://")
+    found = Found([LogDirectory(folder, cluster_id="c", node_id=1) for folder in folders])
+    async with trio.open_nursery() as nursery:
+        node = Replicas(settings, found, 1, nursery)
+        node.directories.start()
+        node.apply(view(1))
+        with trio.fail_after(30):
+            while node.hosts[HERE].log is None:
+                await trio.lowlevel.checkpoint()
+        try:
+            yield node
+        finally:
+            with trio.CancelScope(shield=True):
+                await node.directories.stop_threads()
+                for home in node.directories.all:
+                    home.directory.close()
+            nursery.cancel_scope.cancel()
+
+
+def view(revision: int, *, is_there: bool = True) -> ClusterView:
+    topic = rec.TopicRecord(
+        name="t", topic_id="x" * 32, partitions=1, replication_factor=2, config=rec.TopicConfig()
+    )
+    record = rec.PartitionRecord(
+        topic="t", partition=0, topic_id="x" * 32, replicas=(1, 2), isr=(2,), leader=2, min_insync_replicas=1
+    )
+    return ClusterView(
+        revision=revision,
+        topics={"t": topic} if is_there else {},
+        partitions={HERE: rec.Versioned(record, 1)} if is_there else {},
+    )
+
+
+async def test_a_failure_of_one_log_is_its_own(tmp_path: Path) -> None:
+    async with hosting(tmp_path) as node:
+        node.log_failed(ABSENT, StorageError("of another"))
+        node.log_failed(HERE, LogClosedError("closed"))
+        assert not node.offline.partitions and not node.hosts[HERE].lane.closed
+        node.log_failed(HERE, StorageError("no more"))
+        assert HERE in node.offline.partitions and node.hosts[HERE].lane.closed
+        assert node.hosts[HERE].replica.failure == "no more"
+        assert node.failure is None, "the directory works"
+
+
+@pytest.mark.parametrize("directories", [1, 2])
+async def test_a_node_stops_with_its_last_directory(tmp_path: Path, directories: int) -> None:
+    async with hosting(tmp_path, directories=directories) as node:
+        node.went_offline([ABSENT], "not here")
+        assert node.failure is None
+        node.log_failed(HERE, StorageBrokenError("the device is broken"))
+        assert "the device is broken" in str(node.hosts[HERE].replica.failure)
+        assert (node.failure is None) == (directories == 2)
+        if node.failure is not None:
+            assert "no log directory works" in str(node.failure)
+
+
+async def test_retention_tells_where_the_log_begins(tmp_path: Path) -> None:
+    async with hosting(tmp_path) as node:
+        host = node.hosts[HERE]
+        assert host.log is not None
+        append(host.log, *[batch() for _ in range(4)])
+        host.step(opened_event(host.log, 4))
+        node.directories.troubles.found_damaged(HERE, CorruptLogError("a file", 7, 2, "rotten"))
+        host.log.advance_log_start_offset(1)
+        node.log_start_raised(ABSENT)
+        node.log_start_raised(HERE)
+        assert host.replica.log.log_start_offset == 1
+        assert HERE in node.directories.troubles.damaged, "the damage is there still"
+        host.log.advance_log_start_offset(3)
+        node.log_start_raised(HERE)
+        assert host.replica.log.log_start_offset == 3
+        assert HERE not in node.directories.troubles.damaged
+        node.log_failed(HERE, StorageError("no more"))
+        host.log.advance_log_start_offset(4)
+        node.log_start_raised(HERE)
+        assert host.replica.log.log_start_offset == 3, "nothing is told of a log that was given up"
+
+
+@pytest.mark.parametrize("is_offline", [False, True])
+async def test_a_replica_that_has_gone_is_deleted_and_may_come_again(
+    tmp_path: Path, is_offline: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a directory that is offline the log stays, and nobody waits for its deletion."""
+    async with hosting(tmp_path, directories=2) as node:
+        host = node.hosts[HERE]
+        assert host.home is not None and host.log is not None
+        folder = host.home.directory.path / "t-0"
+        if is_offline:
+            node.log_failed(HERE, StorageBrokenError("the device is broken"))
+        node.apply(view(2, is_there=False))
+        assert HERE not in node.hosts and host.lane.broken and host.lane.closed
+        assert "t-0: no longer assigned to this node" in caplog.text
+        with trio.fail_after(30):
+            while node.directories.home_of(HERE) is not None:
+                await trio.lowlevel.checkpoint()
+        assert folder.exists() == is_offline and not node.offline.partitions
+        node.apply(view(3))
+        with trio.fail_after(30):
+            while node.hosts[HERE].log is None:
+                await trio.lowlevel.checkpoint()
+        again = node.hosts[HERE]
+        assert again is not host and again.log is not host.log and not again.lane.closed
+
+
+async def test_what_is_to_be_settled_waits_for_the_end_of_the_turn(tmp_path: Path) -> None:
+    async with hosting(tmp_path) as node:
+        context = node.broker.context
+        context.is_unsettled = True
+        node.settle_later()
+        assert not context.is_unsettled, "no turn is open"
+        with turn():
+            context.is_unsettled = True
+            node.settle_later()
+            assert context.is_unsettled
+        assert not context.is_unsettled
