@@ -9,6 +9,8 @@ from insync.replication import wire
 from insync.replication.client import (
     Admin,
     BootstrapError,
+    InvalidArgumentError,
+    InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
     Producer,
     RequestTimeoutError,
@@ -48,6 +50,28 @@ async def test_refusals_have_their_classes_and_the_nodes_words():
 def no_controller(node: FakeNode, request: Any) -> bool:
     request.reply(wire.encode(m.CreateTopicResponse(error=ErrorCode.NOT_CONTROLLER)))
     return True
+
+
+def refused(node: FakeNode, request: Any) -> bool:
+    request.reply(wire.encode(m.AlterReassignmentsResponse(error=ErrorCode.INVALID_REPLICA_ASSIGNMENT)))
+    return True
+
+
+async def test_a_change_that_is_refused_is_not_asked_for_again(autojump_clock):
+    async with fake_cluster(nodes=1) as cluster, Admin(cluster.urls) as admin:
+        cluster.nodes[0].script(Kind.ALTER_PARTITION_REASSIGNMENTS, refused)
+        with pytest.raises(InvalidReplicaAssignmentError):
+            await admin.reassign_partitions({})
+
+
+async def test_what_is_no_node_no_offset_and_no_assignment_is_refused_by_name():
+    async with fake_cluster(t=1) as cluster, Admin(cluster.urls) as admin:
+        with pytest.raises(InvalidArgumentError, match="node is 'x'; it must be a whole number"):
+            await admin.plan_drain("x")
+        with pytest.raises(InvalidArgumentError, match=r"offset.* -2"):
+            await admin.delete_records({("t", 0): -2})
+        with pytest.raises(InvalidArgumentError, match="a list of node ids for each partition"):
+            await admin.create_topic("new", assignments=[[0], []])
 
 
 def created_but_cut_off(node: FakeNode, request: Any) -> bool:

@@ -46,6 +46,22 @@ def test_a_store_that_fails_last_leaves_nothing_and_the_run_can_be_repeated(
     assert not verify(tmp_path / "data-kafka").defects
 
 
+def test_a_copy_that_somebody_took_away_hides_no_failure(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit = SqliteStore.commit
+
+    async def failing(self: SqliteStore, compares: Any, operations: Any, **more: Any) -> Any:
+        if rec.CLUSTER_KEY in [each.key for each in operations]:
+            shutil.rmtree(tmp_path / "data-kafka")
+            raise MetadataError("the device is full")
+        return await commit(self, compares, operations, **more)
+
+    monkeypatch.setattr(SqliteStore, "commit", failing)
+    assert main(command(tmp_path, folder, more=store_of(tmp_path))) == 1
+    assert "the device is full" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("took_place", "reachable"), [(True, True), (False, True), (True, False)])
 def test_an_outcome_of_the_last_write_that_was_lost_is_looked_up(
     tmp_path: Path,

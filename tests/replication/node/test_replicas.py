@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -15,16 +17,21 @@ from insync.replication.core.types import PartitionId
 from insync.replication.node import NodeSettings
 from insync.replication.node._replica_host import opened_event
 from insync.replication.node._replicas import Replicas
+from insync.replication.node._service import Service
 from insync.replication.node._startup_scan import Found
+from insync.replication.node.service import Metric
 from insync.storage import (
     CorruptLogError,
     LogClosedError,
     LogDirectory,
+    ProducedBatch,
+    ProducerSnapshot,
     StorageBrokenError,
     StorageError,
 )
 from insync.transport import turn
 from tests.storage.building import append, batch
+from tests.storage.memory_log import MemoryLog
 
 HERE, ABSENT = PartitionId("t", 0), PartitionId("absent", 0)
 
@@ -129,12 +136,31 @@ async def test_a_replica_that_has_gone_is_deleted_and_may_come_again(
             while node.directories.home_of(HERE) is not None:
                 await trio.lowlevel.checkpoint()
         assert folder.exists() == is_offline and not node.offline.partitions
+        with trio.fail_after(30):
+            while bool([*folder.parent.glob("t-0*")]) != is_offline:
+                await trio.lowlevel.checkpoint()
         node.apply(view(3))
         with trio.fail_after(30):
             while node.hosts[HERE].log is None:
                 await trio.lowlevel.checkpoint()
         again = node.hosts[HERE]
         assert again is not host and again.log is not host.log and not again.lane.closed
+
+
+async def test_a_log_that_cannot_be_deleted_is_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StorageError("it does not go away")
+
+    monkeypatch.setattr(LogDirectory, "delete_log", fail)
+    monkeypatch.setattr(LogDirectory, "delete_logs", fail)
+    async with hosting(tmp_path) as node:
+        node.apply(view(2, is_there=False))
+        with trio.fail_after(30):
+            while HERE not in node.offline.partitions:
+                await trio.lowlevel.checkpoint()
+        assert node.failure is None
 
 
 async def test_what_is_to_be_settled_waits_for_the_end_of_the_turn(tmp_path: Path) -> None:
@@ -148,3 +174,55 @@ async def test_what_is_to_be_settled_waits_for_the_end_of_the_turn(tmp_path: Pat
             node.settle_later()
             assert context.is_unsettled
         assert not context.is_unsettled
+
+
+async def test_news_of_a_log_is_settled_at_once(tmp_path: Path) -> None:
+    """No turn may be open that would settle it: these come from the threads of a log directory."""
+    async with hosting(tmp_path) as node:
+        context, home = node.broker.context, node.directories.all[0]
+        for news in (
+            lambda: node.log_start_raised(HERE),
+            lambda: node.went_offline([HERE], "no more"),
+            lambda: node._deleted(ABSENT, home),
+        ):
+            context.is_unsettled = True
+            news()
+            assert not context.is_unsettled
+
+
+async def test_a_gateway_takes_its_metrics_back(tmp_path: Path) -> None:
+    def read() -> list[Metric]:
+        return []
+
+    async with hosting(tmp_path) as node:
+        unused: Any = SimpleNamespace()
+        service = Service("c", node, unused, unused, unused, unused, unused)
+        forget, forget_other = service.tell_metrics(read), service.tell_metrics(read)
+        assert list(node.gateway_metrics.values()) == [read, read]
+        for _ in range(2):
+            assert forget() is None
+            assert list(node.gateway_metrics.values()) == [read], "its own, once"
+        forget_other()
+        assert not node.gateway_metrics
+
+
+def test_the_core_hears_of_producers_that_there_is_something_to_compare_with() -> None:
+    """Of their sequences, of their coordinator's epoch, or of the transaction that they are in."""
+    states = [
+        ProducerSnapshot(1, 11, (ProducedBatch(5, 6, 10, 11),), 1000),
+        ProducerSnapshot(2, 12, (), 1000, coordinator_epoch=0),
+        ProducerSnapshot(3, 13, (), 1000, first_offset=0),
+        ProducerSnapshot(4, 14, (), 1000),
+    ]
+
+    class Log(MemoryLog):
+        def producer_states(self) -> tuple[ProducerSnapshot, ...]:
+            return tuple(states)
+
+    found = opened_event(Log("t", 0), 0).producers
+    assert [(each.producer_id, each.producer_epoch) for each in found] == [(1, 11), (2, 12), (3, 13)]
+    assert [(len(each.batches), each.coordinator_epoch, each.first_offset) for each in found] == [
+        (1, -1, -1),
+        (0, 0, -1),
+        (0, -1, 0),
+    ]
