@@ -30,6 +30,7 @@ from .fetches import BATCH_SIZE
 from .network import ModelBatches, Question
 from .node import Host, Node
 from .settings import INTERNAL, Topic
+from .traps import END
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -172,6 +173,10 @@ class Coordinators:
         ledger = self._ledger_of(asked.message)
         asked.committed = len(ledger.facts.committed) if ledger is not None else 0
         self._waiting[asked] = None
+        if isinstance(asked.message, tm.EndTransactionRequest):
+            partition = self._cluster.transactions.partition_of(asked.message.transactional_id)
+            if partition is not None:  # a store that was put back may not know the topic
+                self._cluster.traps.spring(END, (node.id,), partition)
         self._cluster.tell(node, CoordinationArrived(asked, asked.message))
 
     def _replied(self, node: Node, effect: fx.CoordinatorReply) -> None:

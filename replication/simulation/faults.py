@@ -13,7 +13,7 @@ from ..core import messages as m
 from ..core.control.admin_requests import Request
 from ..core.control.records import PartitionRecord
 from ..core.types import NO_LEADER, PartitionId
-from . import restores, trust
+from . import ambushes, restores, trust
 from .cluster import Cluster
 from .members import BEGINS
 from .node import Node
@@ -253,7 +253,7 @@ class Injector:
         nodes[0].set_clock(self.cluster.now, ahead=fault.amount)
         return True
 
-    def _lose_store(self, fault: Fault, nodes: list[Node]) -> bool:
+    def lose_store(self, fault: Fault, nodes: list[Node]) -> bool:
         node = nodes[0]
         node.store_cuts += 1
         self.cluster.later(fault.seconds, partial(self._find_store, node))
@@ -375,7 +375,7 @@ _KINDS: dict[str, Callable[[Injector, Fault, list[Node]], bool]] = {
     "isolate": Injector._isolate,
     "drift the clock of": Injector._drift,
     "set ahead the clock of": Injector._set_ahead,
-    "cut from the store": Injector._lose_store,
+    "cut from the store": Injector.lose_store,
     "end the session of": Injector._end_session,
     "stop the store, as seen by": Injector._stop_store,
     "hang the disk of": Injector._hang,
@@ -390,4 +390,5 @@ _KINDS: dict[str, Callable[[Injector, Fault, list[Node]], bool]] = {
     "elect the preferred": Injector._admin_request,
     **trust.KINDS,
     **restores.KINDS,
+    **ambushes.KINDS,
 }

@@ -18,6 +18,7 @@ from ..core.types import PartitionId
 from .errors import require
 from .node import Host, Node
 from .schedule import Fault
+from .settings import SESSION
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 NOTICED = 3.0
 """After so long every process that reaches the store, and does not stand still, all the while has looked at it."""
+AT_ONCE = 0.005
+"""How often it is looked whether a leader that was cut off is deposed."""
 NEXT_TRY = 0.5
 """A store that cannot be put back now may be a little later: for so long the copy waits."""
 STARTED_EARLY = 0.5
@@ -76,6 +79,44 @@ def back_up(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
         return False  # a topic that was deleted since would come back
     backup = Backup.of(cluster)
     cluster.later(fault.seconds, lambda: _put_back(injector, fault, backup))
+    return False
+
+
+def back_up_and_depose(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
+    """Copy the store and cut a node off, to which clients go on to write; put the copy back when another has taken
+    over and has committed less than that. Chance alone hardly ever hits this: a moment later a checkpoint may say
+    what is committed, and then no repair goes by the lengths of logs.
+    """
+    cluster, deposed = injector.cluster, nodes[0]
+    wanted = {topic.name for topic in cluster.settings.topics}
+    if cluster.settings.recreations or wanted != cluster.store.topics.keys() or not deposed.up:
+        return False
+    backup = Backup.of(cluster)
+    others = [other for other in cluster.nodes if other != deposed.id]
+    cluster.cut([pair for o in others for pair in ((deposed.id, o), (o, deposed.id))], fault.seconds)
+    injector.lose_store(fault, nodes)
+    until = cluster.now + fault.seconds
+
+    def look() -> None:
+        if cluster.now > until or cluster.calm:
+            return
+        if not _is_deposed(cluster, deposed):
+            cluster.later(AT_ONCE, look)
+        elif _may_be_put_back(cluster, backup, cold=True):
+            _put_back(injector, attrs.evolve(fault, amount=0.0), backup)
+
+    cluster.later(SESSION, look)
+    return True
+
+
+def _is_deposed(cluster: Cluster, node: Node) -> bool:
+    """Whether another leads, and has committed something in its epoch, where a node has the longest log."""
+    for partition, host in node.hosts.items():
+        for other in cluster.leaders_of(partition):
+            assert other.replica is not None and other.replica.leader is not None
+            committed = other.replica.log.high_watermark > other.replica.leader.epoch_start
+            if other.node is not node and committed and other.disk.end < host.disk.end:
+                return True
     return False
 
 
@@ -188,4 +229,7 @@ def _log(partition: PartitionId, host: Host) -> FoundLog:
     )
 
 
-KINDS = {"put back the store, copied now": back_up}
+KINDS = {
+    "put back the store, copied now": back_up,
+    "depose, and put back the store, copied now:": back_up_and_depose,
+}

@@ -51,22 +51,24 @@ def draw(seed: int, settings: Settings) -> tuple[Fault, ...]:
             Fault(at=round(at, 3), label="EL", kind="move leadership from", nodes=(), amount=dice.random())
         )
     for label, name in _APART.items():
-        if label in settings.faults:
+        if label in settings.faults and (label != "TE" or settings.transactions):
             found += _draw_apart(seed, settings, label, name)
     return tuple(sorted(found + _draw_admin_requests(seed, settings), key=lambda fault: fault.at))
 
 
-_APART = {"BK": "lies", "RT": "rot", "RS": "restores"}
+_APART = {"BK": "lies", "RT": "rot", "RS": "restores", "RD": "depositions", "TE": "ends"}
 """Labels that are drawn by dice of their own, each at its own times, with the names of these."""
+_GAPS = {"RS": (2.0, 8.0, 15.0), "RD": (2.0, 8.0, 15.0), "TE": (0.5, 1.0, 3.0)}
+"""Seconds from one to the next, where they are not 0.5, 2 or 8."""
 
 
 def _draw_apart(seed: int, settings: Settings, label: str, name: str) -> list[Fault]:
-    """What makes a node's folder other than the node has left it."""
+    """What makes a node's folder other than the node has left it, or waits for the end of a transaction."""
     dice = random.Random(f"{name} {seed}")
     found: list[Fault] = []
     at = 4.0
     while settings.fault_rate > 0:
-        at += dice.choice((0.5, 2.0, 8.0)) if label != "RS" else dice.choice((2.0, 8.0, 15.0))
+        at += dice.choice(_GAPS.get(label, (0.5, 2.0, 8.0)))
         if at >= settings.storm:
             return found
         found.append(_draw_one(dice, round(at, 3), label, settings))
@@ -160,6 +162,12 @@ _KINDS = {
         ("lose power, with a disk that lies, at", (0.3, 2.0)),
     ),
     "RS": (("put back the store, copied now", (1.0, 4.0, 10.0)),),
+    "TE": (
+        *((("have its coordinator lead where a marker goes", (0.3, 1.0)),) * 2),
+        ("kill all who await a marker", (2.0, 6.0)),
+        ("kill the coordinator that is to end one", (0.3, 2.0, 8.0)),
+    ),
+    "RD": (("depose, and put back the store, copied now:", (5.0, 7.0)),),
     "RT": (
         ("rot a batch of", (0.0,)),
         ("rot a batch that a start will find, of", (0.0,)),
@@ -177,7 +185,7 @@ def _draw_one(dice: random.Random, at: float, label: str, settings: Settings) ->
         nodes = tuple(dice.sample(everyone, 2))
     elif kind.startswith("stop") or kind == "power off at once":
         nodes = everyone
-    elif "the next" in kind or kind == "tell late of the ISR":
+    elif label == "TE" or "the next" in kind or kind == "tell late of the ISR":
         nodes = ()
     else:
         nodes = (dice.choice(everyone),)

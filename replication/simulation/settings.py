@@ -25,12 +25,16 @@ FAULTS: Mapping[str, str] = {
     "RT": "a disk spoils a batch in the middle of a log, which is found when somebody is sent it, or at a start",
     "MV": "nodes of two minor versions: one knows fields, errors and requests that the other does not",
     "RS": "the metadata store is put back to an older state, and repaired from the folders of all nodes",
+    "RD": "the store is put back when a leader that was cut off is deposed, before anybody knows what is committed",
+    "TE": "as a transaction ends its coordinator is killed, or whoever its markers are sent to; leaderships move",
 }
-_DRAWN_APART = {"BK": 0.4, "RT": 0.4, "RS": 0.15, "MV": 0.15}
+_DRAWN_APART = {"BK": 0.4, "RT": 0.4, "RS": 0.15, "MV": 0.15, "TE": 0.5}
 """So that a kind of fault that is added later leaves the others of a seed as they were."""
 
 _LOSING = frozenset({"CR", "DK", "BK", "RT"})
 """Faults after which folders do not hold all that they held, so that no repair of a store is to count on them."""
+_DEPOSES = 0.6
+"""How often a seed that puts its store back, and has none of these, deposes leaders for it as well."""
 _LOSES_NOTHING = 0.6
 """How often a seed that puts its store back has none of these: with them the moment for it comes too seldom."""
 
@@ -178,12 +182,15 @@ class Settings:
 
 
 def _faults(seed: int, dice: random.Random) -> tuple[str, ...]:
-    drawn = [label for label in FAULTS if label not in _DRAWN_APART and dice.random() < 0.55]
+    known = [label for label in FAULTS if label not in _DRAWN_APART and label != "RD"]
+    drawn = [label for label in known if dice.random() < 0.55]
     for label, chance in _DRAWN_APART.items():
         if random.Random(f"{label} {seed}").random() < chance:
             drawn.append(label)
     if "RS" in drawn and random.Random(f"whole folders {seed}").random() < _LOSES_NOTHING:
         drawn = [label for label in drawn if label not in _LOSING]
+        if random.Random(f"RD {seed}").random() < _DEPOSES:
+            drawn.append("RD")
     return tuple(drawn)
 
 

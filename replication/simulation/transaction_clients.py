@@ -75,6 +75,15 @@ class Transactor:
         """Whether none has begun after it."""
         return producer is self._latest
 
+    def look(self) -> None:
+        """What is committed of the group, by everybody who takes itself for its coordinator."""
+        cluster = self.cluster
+        partition = cluster.coordinators.partition_of(self.group)
+        for host in cluster.leaders_of(partition):
+            is_stable = self.dice.random() < 0.5
+            message = gm.GroupOffsetsRequest(group=self.group, require_stable=is_stable)
+            cluster.coordinators.ask(host.node, message, lambda reply: None)
+
     def _turn(self) -> None:
         cluster, dice, latest = self.cluster, self.dice, self._latest
         if self.is_done:
@@ -285,15 +294,6 @@ class Producer:
 
         self._ask(cluster.coordinators.partition_of(owner.group), message, told)
 
-    def _look(self) -> None:
-        """What is committed of the group, by everybody who takes itself for its coordinator."""
-        cluster = self._cluster
-        partition = cluster.coordinators.partition_of(self._owner.group)
-        for host in cluster.leaders_of(partition):
-            is_stable = self._dice.random() < 0.5
-            message = gm.GroupOffsetsRequest(group=self._owner.group, require_stable=is_stable)
-            cluster.coordinators.ask(host.node, message, lambda reply: None)
-
     def _finish(self) -> None:
         """In calm: what was committed is told, and nothing of it stays undecided."""
 
@@ -322,7 +322,7 @@ class Producer:
                 return
             match machine.ended(committed, reply):
                 case Ended.DONE:
-                    self._look()
+                    self._owner.look()
                     if self._cluster.calm and committed:
                         self._then(self._finish)
                     else:

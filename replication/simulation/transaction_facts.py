@@ -5,12 +5,15 @@ Each transaction has a producer id and epoch of its own (KIP-890), which name it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import attrs
 
-from ..core.types import BatchMeta
+from ..core.coordination.record_codec import Unknown
+from ..core.coordination.transaction_records import TransactionValue, decode_transaction
+from ..core.types import BatchMeta, PartitionId
+from .committed import Records
 from .errors import require
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ class Told:
     """Of each transaction, as its producer was told."""
     acknowledged: dict[Ids, list[PartitionFacts]] = attrs.Factory(dict)
     """Where records of each transaction are certainly committed."""
+    prepared: dict[Ids, bool] = attrs.Factory(dict)
+    """Of each transaction whose outcome is committed at its coordinator: whether it is committed."""
 
     def given(self, ids: Ids, holder: object, *, is_first: bool) -> None:
         """S35: nobody else was told to have these ids. `is_first`: it begins with them."""
@@ -55,6 +60,49 @@ class Told:
         require(known == committed, "S32", f"{where}: transaction {ids} has markers of both outcomes")
         told = self.ends.get(ids, committed)
         require(told == committed, "S32", f"{where}: transaction {ids} was told to be committed: {told}")
+
+    def marked(self, ids: Ids, committed: bool, where: str) -> None:
+        """S32: a marker says what is committed at the coordinator by then."""
+        right = self.prepared.get(ids)
+        require(
+            right == committed, "S32", f"{where}: a marker of {ids}: {committed}, its coordinator: {right}"
+        )
+
+
+@attrs.define(eq=False)
+class DecisionLog:
+    """One partition of `__transaction_state`, as its committed log has it. `length`: how much of it is read."""
+
+    told: Told
+    facts: PartitionFacts
+    length: int = 0
+    _ending: dict[str, tuple[Ids, frozenset[tuple[str, int]]]] = attrs.Factory(dict)
+    """By transactional id: the transaction whose outcome is committed, and its partitions."""
+
+    def read_on(self, records: Mapping[str, Records], ended: Callable[[Ids, PartitionId], None]) -> None:
+        """`ended`: told of each partition of each transaction that is said to be complete."""
+        committed = self.facts.committed
+        while self.length < len(committed):
+            found = records[committed[self.length][1]]
+            if self.length + len(found) > len(committed):
+                return
+            self.length += len(found)
+            for key, value in found:
+                decoded = decode_transaction(key, value)
+                assert not isinstance(decoded, Unknown), "a coordinator has written it"
+                self._take(decoded[0].transactional_id, decoded[1], ended)
+
+    def _take(
+        self, name: str, value: TransactionValue | None, ended: Callable[[Ids, PartitionId], None]
+    ) -> None:
+        if value is not None and value.status.is_prepared:
+            ids = value.producer_id, value.producer_epoch - 1
+            self.told.prepared[ids] = value.status.is_committed
+            self._ending[name] = ids, value.partitions
+        elif name in self._ending:
+            ids, places = self._ending.pop(name)
+            for topic, partition in sorted(places):
+                ended(ids, PartitionId(topic, partition))
 
 
 @attrs.define(eq=False)
@@ -100,6 +148,13 @@ class TransactionLog:
         require(ids not in self.ended or is_blind, "S32", f"{name}: {meta} is another marker of {ids}")
         self.ended[ids] = committed
         self.told.decided(ids, committed, name)
+
+    def is_complete(self, ids: Ids) -> None:
+        """S32: where a coordinator says that all partitions have their markers, this one has it."""
+        epoch, _ = self.open.get(ids[0], (-1, -1))
+        require(
+            epoch != ids[1], "S32", f"{self.facts.name}: no marker of {ids}, which is said to be complete"
+        )
 
 
 def left_out(aborted: Mapping[int, list[int]], batches: list[BatchMeta]) -> list[bool]:

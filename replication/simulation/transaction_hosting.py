@@ -33,7 +33,8 @@ from .network import ModelPayload, Question
 from .node import Host, Node
 from .settings import INTERNAL
 from .transaction_clients import Transactor
-from .transaction_facts import Told, TransactionLog, left_out
+from .transaction_facts import DecisionLog, Ids, Told, TransactionLog, left_out
+from .traps import MARKER
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -53,6 +54,7 @@ class Transactions:
         """What was told of ends, and batches in transactions that readers were given; that a run is about it."""
         self.transactors: list[Transactor] = []
         self._logs: dict[PartitionFacts, TransactionLog] = {}
+        self._decisions: list[DecisionLog] = []
         self._next_id = FIRST_ID
 
     def begin(self) -> None:
@@ -60,16 +62,42 @@ class Transactions:
         for number in range(self._cluster.settings.transactions):
             self.transactors.append(Transactor(self._cluster, number))
 
+    def look(self) -> None:
+        """Ask for the offsets of all groups that take part."""
+        for each in self.transactors:
+            each.look()
+
     def watch(self, partition: PartitionId, facts: PartitionFacts) -> None:
         """A partition comes to be."""
-        if self._cluster.settings.transactions and partition.topic != TRANSACTION_TOPIC:
+        if not self._cluster.settings.transactions:
+            return
+        if partition.topic == TRANSACTION_TOPIC:
+            self._decisions.append(DecisionLog(self.told, facts))
+        else:
             log = self._logs[facts] = TransactionLog(self.told, facts)
 
             def take(meta: BatchMeta, is_blind: bool) -> None:
-                if not self.is_void:
-                    log.take(meta, is_blind)
+                if self.is_void:
+                    return
+                if meta.marker is not None:
+                    self._read_decisions()
+                    ids = meta.producer_id, meta.producer_epoch - 1
+                    self.told.marked(ids, meta.marker.committed, facts.name)
+                log.take(meta, is_blind)
 
             facts.transactional = take
+
+    def _read_decisions(self) -> None:
+        """What coordinators have decided up to now, and what they say is complete."""
+        for each in self._decisions:
+            each.read_on(self._cluster.coordinators.records, self._is_complete)
+
+    def _is_complete(self, ids: Ids, partition: PartitionId) -> None:
+        facts = self._cluster.oracle.partitions.get(partition)
+        # The topic that had the name then may be another one.
+        if facts is None or facts.unclean or facts.gone or self._cluster.settings.recreations:
+            return
+        self._logs[facts].is_complete(ids)
 
     @property
     def is_void(self) -> bool:
@@ -101,6 +129,11 @@ class Transactions:
         """A coordinator has markers written, or a leader has its partition added to a transaction."""
         message = question.asked.message
         assert isinstance(message, tm.AddPartitionsRequest | tm.WriteMarkersRequest)
+        if isinstance(message, tm.WriteMarkersRequest):
+            involved = question.link.dialler.id, question.link.peer.id
+            for markers in message.markers:
+                for at in markers.partitions:
+                    self._cluster.traps.spring(MARKER, involved, PartitionId(at.topic, at.partition))
         self._cluster.tell(question.link.peer, CoordinationArrived(PeerAsked(question), message))
 
     def replied(self, node: Node, asked: PeerAsked, response: Any) -> None:
@@ -166,6 +199,7 @@ class Transactions:
         """
         if self.is_void or not self._cluster.settings.transactions:
             return
+        self._read_decisions()
         for facts, log in self._logs.items():
             if not facts.unclean and not facts.gone:
                 require(not log.open, "L17", f"{facts.name}: transactions that nobody ends: {log.open}")

@@ -16,13 +16,19 @@ ADD = "add"
 """The same moment: the leader, and the one that is to join."""
 ELECTION = "election"
 """A leadership changes: the members of the ISR, and those eligible."""
+END = "end"
+"""A coordinator is asked to end a transaction: its node."""
+MARKER = "marker"
+"""A marker reaches the node that is to write it: the coordinator's node, and that one."""
 
 
 class Traps:
     """Each trap springs once, at the next moment of its kind."""
 
     def __init__(self) -> None:
-        self._laid: dict[str, deque[Strike]] = {JOIN: deque(), ADD: deque(), ELECTION: deque()}
+        self._laid: dict[str, deque[Strike]] = {
+            moment: deque() for moment in (JOIN, ADD, ELECTION, END, MARKER)
+        }
         self.late_answers: deque[float] = deque()
         """How much later leaders hear what became of the next members that they propose, each."""
 

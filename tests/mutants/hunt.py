@@ -14,7 +14,7 @@ import attrs
 import pytest
 
 from insync.replication.cli.simulate import end_with_parent
-from insync.replication.simulation import run, run_watched
+from insync.replication.simulation import Settings, run, run_watched
 
 from .catalogue import load
 
@@ -86,16 +86,17 @@ def hunt(name: str, limits: Limits) -> Found:
     for seed in range(limits.first, limits.end):
         if time.process_time() - started > limits.seconds:
             break
+        settings = Settings.swarm(seed, transactions=mutant.is_of_transactions)
         with pytest.MonkeyPatch.context() as patch:
             mutant.plant(patch)
-            result = run_watched(seed)
+            result = run_watched(seed, settings)
         events += result.events
         tried += 1
         if result.violation is None:
             continue
         if result.violation.invariant not in CHECKED:
             crashes += 1
-        elif run_watched(seed).violation is None:
+        elif run_watched(seed, settings).violation is None:
             return found(result.violation.invariant, seed, tried)
     return found("", -1, tried)
 

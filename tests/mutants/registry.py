@@ -23,6 +23,11 @@ class Mutant:
     plant: Plant
     by: tuple[str, ...] = ()
 
+    @property
+    def is_of_transactions(self) -> bool:
+        """Whether only a run that hosts transactions can show it: then all runs that are tried do."""
+        return self.plant.__module__.endswith(".transacting")
+
 
 class Registry:
     """Planted errors by name, in the order in which they stand in their files."""

@@ -10,7 +10,7 @@ from functools import partial
 import attrs
 import pytest
 
-from insync.replication.simulation import Run
+from insync.replication.simulation import Run, Settings
 from insync.replication.simulation.run import outcome_of
 
 from .catalogue import load
@@ -52,7 +52,7 @@ def survey(name: str, seeds: Sequence[int], seconds: float = float("inf")) -> Su
         with pytest.MonkeyPatch.context() as patch:
             mutant.plant(patch)
             note_all(patch, noted)
-            outcome_of(Run(seed))
+            outcome_of(Run(seed, Settings.swarm(seed, transactions=mutant.is_of_transactions)))
         for invariant in sorted(noted):
             tripped.setdefault(invariant, seed)
         tried += 1

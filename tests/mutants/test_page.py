@@ -8,7 +8,7 @@ from pathlib import Path
 
 import attrs
 
-from . import worlds
+from . import confirm, worlds
 from .catalogue import load
 from .hunt import Found
 from .page import main, order, page, read
@@ -73,3 +73,25 @@ def test_the_page_of_the_docs_names_errors_that_there_are() -> None:
     assert len(rows) > 80
     assert set(rows) <= load().keys()
     assert rows == sorted(rows, key=order)
+
+
+def test_the_page_counts_its_rows_and_the_catalogue() -> None:
+    text = PAGE.read_text("utf-8")
+    found = re.search(r"^(\d+) of (\d+) noticed; missed: (.*)\.$", text, re.MULTILINE)
+    assert found is not None
+    untried = re.search(r"^Not tried in this run: (.*)\.$", text, re.MULTILINE)
+    left = [found[3], *([untried[1]] if untried else [])]
+    names = {name for each in left if each != "none" for name in each.split(", ")}
+    rows = {row.mutant for row in confirm.rows()} & load().keys()
+    assert (int(found[1]), int(found[2])) == (len(rows), len(load()))
+    assert rows | names == load().keys()
+    assert not rows & names
+
+
+def test_a_row_is_confirmed_at_its_seed_alone() -> None:
+    row = confirm.Row(mutant="Z53", invariant="S7", seed=0)
+    assert confirm.confirm(row).found == "S7"
+    one = confirm.confirm(attrs.evolve(row, mutant="TZ2", invariant="T5"))
+    assert one.found == "T5"
+    assert not confirm.confirm(attrs.evolve(row, mutant="TZ3")).found
+    assert "TZ2 at seed 0: T5, the page says T5" in str(one)

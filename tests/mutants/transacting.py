@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 
+from insync.replication.core.broker.shards import Shards
 from insync.replication.core.coordination import transaction_epochs as epochs
 from insync.replication.core.coordination.decisions import Decision
 from insync.replication.core.coordination.group_shard import GroupCoordinator
@@ -18,6 +19,24 @@ from insync.replication.core.partition.log_state import LogState
 from insync.replication.core.partition.transaction_gate import TransactionGate
 
 from .catalogue import Patch, mutant
+
+
+@mutant("K250", "tell a marker to the shard of the role before, in the turn in which a leadership begins")
+def _(patch: Patch) -> None:
+    patch.setattr(Shards, "_now_hosted", lambda self, partition: self._hosted.get(partition))
+
+
+@mutant("K251", "take a partition for done that has no leader when its marker is sent (Kafka's way)")
+def _(patch: Patch) -> None:
+    right = MarkerQueue._target
+
+    def target(self: MarkerQueue, name: Any, view: Any) -> int | None:
+        node = right(self, name, view)
+        if node is None and self._blind.pop(name, ()) is None:
+            self._done(name)
+        return node
+
+    patch.setattr(MarkerQueue, "_target", target)
 
 
 @mutant("K252", "do without coordinator epochs: each coordinator numbers its markers by itself")
@@ -100,6 +119,16 @@ def _(patch: Patch) -> None:
         return attrs.evolve(decision, replies=early)
 
     patch.setattr(TransactionCoordinator, "_write", write)
+
+
+@mutant("K259", "send markers of an outcome that is not committed")
+def _(patch: Patch) -> None:
+    right = MarkerQueue.send
+
+    def send(self: MarkerQueue, view: Any, high_watermark: int, *rest: Any) -> list[Any]:
+        return right(self, view, 1 << 60, *rest)
+
+    patch.setattr(MarkerQueue, "send", send)
 
 
 @mutant("K260", "take a marker for written that was refused (redpanda#7061)")

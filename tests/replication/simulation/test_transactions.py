@@ -5,11 +5,19 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from insync.replication.core.types import BatchMeta, TransactionMarker
+from insync.replication.core.coordination.transaction_records import (
+    Status,
+    TopicPartitions,
+    TransactionKey,
+    TransactionValue,
+    encode_transaction,
+    encode_transaction_key,
+)
+from insync.replication.core.types import BatchMeta, PartitionId, TransactionMarker
 from insync.replication.simulation import Replay, Run, Settings, Topic, Violated, replay_of, run
 from insync.replication.simulation.facts import PartitionFacts
 from insync.replication.simulation.settings import INTERNAL
-from insync.replication.simulation.transaction_facts import Told, TransactionLog, left_out
+from insync.replication.simulation.transaction_facts import DecisionLog, Ids, Told, TransactionLog, left_out
 
 TOPICS = (Topic(name="t", partitions=2), *(Topic(name=each, partitions=2) for each in INTERNAL))
 PLAIN = Settings(faults=(), moves=0.0, reassignments=0.0, changes=0.0, topics=TOPICS, transactions=2)
@@ -51,6 +59,17 @@ def test_a_seed_that_is_to_host_them_is_otherwise_as_it_was() -> None:
         assert kept.items() <= {each.name: each for each in forced.topics}.items()
         assert attrs.evolve(forced, transactions=plain.transactions, topics=plain.topics) == plain
     assert not Settings.swarm(1, (Topic(name="t"),), transactions=True).transactions
+
+
+def test_as_transactions_end_their_coordinators_are_killed_and_lead_elsewhere() -> None:
+    settings = attrs.evolve(PLAIN, faults=("TE",), transactions=4)
+    runs = [Run(seed, settings) for seed in range(4)]
+    for one in runs:
+        one.play()
+    kinds = {fault.kind for one in runs for fault in one.schedule}
+    assert len(kinds) == 3
+    assert sum(one.injector.applied["TE"] for one in runs) > 8
+    assert all(each.label != "TE" for each in Run(4, attrs.evolve(settings, transactions=0)).schedule)
 
 
 # The oracle
@@ -115,3 +134,45 @@ def test_a_reader_leaves_out_what_is_aborted_up_to_its_marker() -> None:
     batches = [_data(0, 0), _data(1, 0), _marker(2, 1, False), _data(3, 1), other, _marker(5, 2, True)]
     assert left_out({7: [1]}, batches[1:]) == [True, True, False, False, True]
     assert left_out({7: [3]}, batches) == [False, False, True, True, False, True]
+
+
+def _decided(epoch: int, status: Status) -> tuple[tuple[bytes, bytes], ...]:
+    value = TransactionValue(
+        producer_id=7,
+        producer_epoch=epoch,
+        timeout_ms=1000,
+        status=status,
+        topics=(TopicPartitions(topic="t", partitions=(0, 2)),) if status.is_prepared else (),
+    )
+    return ((encode_transaction_key(TransactionKey("x")), encode_transaction(value)),)
+
+
+def test_a_marker_says_what_is_committed_at_the_coordinator_by_then() -> None:
+    told, facts = Told(), PartitionFacts("s-0", "s", 1)
+    records = {"a": _decided(1, Status.PREPARE_COMMIT), "b": _decided(1, Status.COMPLETE_COMMIT)}
+    log, ended = DecisionLog(told, facts), list[tuple[Ids, PartitionId]]()
+
+    def read_on() -> None:
+        log.read_on(records, lambda ids, partition: ended.append((ids, partition)))
+
+    with pytest.raises(Violated, match="S32"):
+        told.marked((7, 0), True, "t-0")
+    facts.committed.append((0, "a"))
+    read_on()
+    told.marked((7, 0), True, "t-0")
+    with pytest.raises(Violated, match="S32"):
+        told.marked((7, 0), False, "t-0")
+    assert not ended
+    facts.committed.append((0, "b"))
+    read_on()
+    assert ended == [((7, 0), PartitionId("t", 0)), ((7, 0), PartitionId("t", 2))]
+
+
+def test_where_a_transaction_is_said_to_be_complete_its_marker_is() -> None:
+    log = TransactionLog(Told(), PartitionFacts("t-0", "t", 1))
+    log.is_complete((7, 0))
+    log.take(_data(0, 0), False)
+    with pytest.raises(Violated, match="S32"):
+        log.is_complete((7, 0))
+    log.take(_marker(1, 1, True), False)
+    log.is_complete((7, 0))
