@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 AT_ONCE = 0.02
 """How much later, at most, a coordinator is struck that was asked to end something: its outcome may be anywhere."""
+COMES_BACK = 0.3
+"""How much later a leader that was killed is started: before its session ends."""
 VACANT = 0.05
 """How often it is looked whether a partition has lost its leader."""
 LOOKS = (0.5, 1.0, 2.0, 3.0, 4.0, 6.0)
@@ -71,19 +73,20 @@ def _lead(injector: Injector, fault: Fault, node: int, partition: PartitionId) -
 
 
 def kill_who_awaits_a_marker(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
-    """Before a marker reaches them kill all who may lead its partition: nobody does for a while."""
+    """Before a marker reaches them kill all who may lead its partition: nobody does for a while.
+
+    If its sender may lead, kill the leader alone, which takes leadership from itself as it comes back at once.
+    """
     cluster = injector.cluster
 
     def strike(involved: Sequence[int], partition: PartitionId) -> None:
         record = cluster.store.partitions[partition].record
-        able = {*record.isr, *record.elr}
-        if involved[0] in able:
-            _lay(injector, MARKER, strike)
-            return
+        able, (sender, peer) = {*record.isr, *record.elr}, involved
+        killed, seconds = ({peer}, COMES_BACK) if sender in able else (able, fault.seconds)
         _struck(injector, fault, partition)
-        for node in sorted(able):
+        for node in sorted(killed):
             if cluster.nodes[node].up:
-                injector.crash(cluster.nodes[node], fault.seconds)
+                injector.crash(cluster.nodes[node], seconds)
 
     _lay(injector, MARKER, strike)
     return False

@@ -38,7 +38,8 @@ def test_no_promise_is_broken_in_any_of_some_seeds() -> None:
     assert sum(result.events for result in results) > 2000 * SEEDS
     assert sum(result.acknowledged for result in results) > 10 * SEEDS
     assert sum(result.elections for result in results) > 3 * SEEDS
-    for label in FAULTS:
+    # None of these seeds hosts transactions, without whose ends nothing of the kind strikes (test_transactions.py).
+    for label in FAULTS.keys() - {"TE"}:
         drawn = [result for result in results if label in result.settings.faults]
         assert sum(label in result.faults for result in drawn) > len(drawn) // 4, label
 
