@@ -31,7 +31,7 @@ errors break, and the invariants, are those of [the protocol](protocol.md). This
 Seconds are of processor time, on a machine that had other work to do. Seeds of K250 to K262 are those of `insync
 simulate --transactions`. Another version of the simulator finds an error at another seed:
 
-    python -m tests.mutants.confirm          # which rows no longer hold at their seeds; minutes where a hunt takes hours
+    python -m tests.mutants.confirm          # which rows no longer hold at their seeds: minutes, not hours
 """
 
 PARTS = {
