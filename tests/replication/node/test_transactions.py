@@ -28,6 +28,9 @@ from .test_cluster import replicas_agree, settings, until
 from .test_groups import Nodes
 
 FAST = {
+    # A machine that stands still for seconds must not cost a node its place; no test here waits for that.
+    "session_timeout_ms": 30_000,
+    "leader_silence_timeout_ms": 0,
     "offsets_topic_num_partitions": 3,
     "transaction_state_log_num_partitions": 3,
     "transaction_abort_timed_out_transaction_cleanup_interval_ms": 200,
