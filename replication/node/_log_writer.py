@@ -28,8 +28,9 @@ from ._side_worker import SideWork, SideWorker
 BRIEF = 0.001
 """Seconds that the event loop gives the thread for little work; a device that needs longer is not waited for again
 before all that was handed over is done."""
-LITTLE = 32 << 10
-"""Bytes of an append, from which on writing takes longer than all else: then the loop has better things to do."""
+LITTLE = 64 << 10
+"""Bytes of an append, from which on writing takes longer than all else: then the loop has better things to do. A
+batch of 33 records of 1 KiB is below it: to hand that over and to be told takes longer than to write it."""
 FEW = 8
 """Appends that are little work together."""
 
