@@ -50,6 +50,8 @@ LINGER = 0.005
 """Seconds for which what may be written together waits for the write before it to be committed."""
 MANY = 500
 """Records that do not wait for more."""
+_UNKNOWN = float("-inf")
+"""When all who could lead were heard, where nobody has looked."""
 
 Encoded = tuple[bytes, bytes | None]
 Decoded = tuple[Any, Any | None]
@@ -164,15 +166,15 @@ class Shards:
         number = next(self._ids)
         hosted.answers[number] = answered
         machine = hosted.shard.machine
-        if machine is None or not machine.may_share(message):
-            self._prove(hosted)
         # What may be written together proves itself when it is committed; should it be refused, `settle` looks.
+        shares = machine is not None and machine.may_share(message)
         asked = sev.Ask(
             request_id=number,
             message=message,
             deadline=deadline,
             leader_epoch=coordinator_epoch,
             more=True,
+            since=_UNKNOWN if shares else self._since(hosted),
         )
         self._step(hosted, asked)
         if hosted.shard.gathered and partition not in self._gathering:

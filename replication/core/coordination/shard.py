@@ -150,7 +150,8 @@ class Shard:
 
     def _take(self, event: ev.Event, clock: Clock) -> None:
         match event:
-            case ev.Ask():
+            case ev.Ask(since=since):
+                self._replies.since = max(self._replies.since, since)
                 self._ask(event, clock)
             case ev.LogRead():
                 self._read(event, clock)

@@ -71,6 +71,8 @@ class Ask:
     this node has lost the partition and leads it again is not meant for what it is now.
 
     `more`: what it leads to may be written together with others; the host tells `Flush` soon.
+
+    `since`: as in a `Contacted` that comes right before it; minus infinity if the host does not say.
     """
 
     request_id: int
@@ -78,6 +80,7 @@ class Ask:
     deadline: float
     leader_epoch: int = -1
     more: bool = False
+    since: float = float("-inf")
 
 
 @attrs.frozen(kw_only=True, slots=True)
