@@ -34,7 +34,12 @@ class Told:
 
 @attrs.frozen(slots=True)
 class Waits:
-    """Until the transaction that is being ended has ended; then the request is decided again."""
+    """Until the transaction that is being ended has ended; then the request is decided again.
+
+    `briefly`: for no longer than its sender would wait before it asks again, if it is told CONCURRENT_TRANSACTIONS.
+    """
+
+    briefly: bool = False
 
 
 @attrs.frozen(slots=True)
@@ -106,11 +111,9 @@ def add(
         return Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, _UNKNOWN)
     ids = producer_id, producer_epoch
     if now.status.is_prepared and ids == now.told:
-        if version > FIRST_VERSION:
-            # A leader asks, and nobody waits behind it: it is told once the markers are written, which takes less
-            # time than to ask again.
-            return Waits()
-        return Refused(ErrorCode.CONCURRENT_TRANSACTIONS, _STILL_ENDING)
+        # It is told once the markers are written, which takes less time than to ask again. Nobody waits behind a
+        # leader that asks; behind a client's request the others of its connection do.
+        return Waits(briefly=version == FIRST_VERSION)
     if producer_id != now.producer_id:
         return Refused(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING,
@@ -134,6 +137,11 @@ def add(
     )
 
 
+def still_ending() -> Refused:
+    """For who does not wait (any longer) for the end of the transaction before."""
+    return Refused(ErrorCode.CONCURRENT_TRANSACTIONS, _STILL_ENDING)
+
+
 def verify(
     now: TransactionValue | None,
     producer_id: int,
@@ -143,6 +151,8 @@ def verify(
 ) -> Outcome:
     """Do the partitions belong to the transaction? (KIP-890, for clients that add partitions themselves.)"""
     outcome = add(now, producer_id, producer_epoch, partitions, FIRST_VERSION, wall_ms)
+    if isinstance(outcome, Waits):
+        return still_ending()
     if isinstance(outcome, Changed):
         return Refused(ErrorCode.TRANSACTION_ABORTABLE, "a partition was not added to the transaction")
     return outcome
@@ -185,7 +195,7 @@ def _end_current(
     if version <= FIRST_VERSION:
         return _end_again(now, committed)
     if now.status.is_prepared:
-        return Refused(ErrorCode.CONCURRENT_TRANSACTIONS, _STILL_ENDING)
+        return still_ending()
     if committed:
         return Refused(ErrorCode.INVALID_TXN_STATE, "no transaction is open, so there is nothing to commit")
     # There is nothing to abort. But a partition may be on its way to be added: the new epoch fences it.

@@ -24,6 +24,9 @@ IDS_AT_ONCE = 10
 """Producer ids that are asked for at a time; those that are left when the leadership ends are never used."""
 _SWEEP, _EXPIRE, _RETRY = "sweep", "expire", "retry"
 _EXPIRED_AT_ONCE = 1_000
+BRIEFLY = 0.02
+"""Seconds for which a client waits that adds partitions while its previous transaction ends; it would wait for as
+long before it asks again."""
 _TAKEN_OVER = "another producer has taken the transactional id over"
 _MOST_TOLD = 10_000
 """Transactions of one listing."""
@@ -80,7 +83,8 @@ class TransactionCoordinator(OutwardMachine):
         """How many transactional ids are in each state."""
         self.markers = MarkerQueue()
         self._view: Leaders | None = None
-        self._timers: Timers[str] = Timers()
+        self._timers: Timers[str | int] = Timers()
+        """Of the coordinator, by name, and of requests that wait briefly, by number."""
         self._active = False
         self._ongoing: dict[str, None] = {}
         self._revisions: dict[str, dict[tuple[str, int], int]] = {}
@@ -91,6 +95,8 @@ class TransactionCoordinator(OutwardMachine):
         self._needy: list[int] = []
         """Requests that wait for a producer id."""
         self._runnable: deque[int] = deque()
+        self._impatient: deque[int] = deque()
+        """Requests that have waited for as long as they do."""
         self._ids: deque[int] = deque()
         self._wants_ids = self._asked_ids = False
         self._wants_revision = self._asked_revision = False
@@ -155,6 +161,8 @@ class TransactionCoordinator(OutwardMachine):
             elif key == _EXPIRE:
                 self._expiring = [name for name in self.transactions if self._is_expired(name, clock)]
                 self._timers.set(_EXPIRE, clock.now + self.settings.expire_interval_ms / 1000)
+            elif isinstance(key, int):
+                self._impatient.append(key)
             else:
                 self._asked_ids = self._asked_revision = False
 
@@ -193,8 +201,10 @@ class TransactionCoordinator(OutwardMachine):
                 )
             case epochs.Told(producer_id=producer_id, producer_epoch=epoch):
                 return self._answer(request_id, name, _told(message, producer_id, epoch))
-            case epochs.Waits():
+            case epochs.Waits(briefly=briefly):
                 self._park(request_id, message, self._waiting.setdefault(name, []))
+                if briefly:
+                    self._timers.set(request_id, clock.now + BRIEFLY)
                 return Decision(request_id=request_id)
             case epochs.NeedsId():
                 self._park(request_id, message, self._needy)
@@ -285,10 +295,19 @@ class TransactionCoordinator(OutwardMachine):
         return False
 
     def due(self, clock: Clock) -> Decision | None:
+        while self._impatient:
+            request_id = self._impatient.popleft()
+            message = self._parked.get(request_id)
+            if isinstance(message, tm.AddPartitionsRequest):
+                self.withdrawn(request_id, clock)
+                still = epochs.still_ending()
+                failure = attrs.evolve(self.failure(message, still.error), message=still.message)
+                return self._answer(request_id, message.transactional_id, failure)
         while self._runnable:
             request_id = self._runnable.popleft()
             message = self._parked.pop(request_id, None)
             if message is not None:
+                self._timers.cancel(request_id)
                 decision = self.decide(request_id, message, clock)
                 if decision.entries or decision.replies:
                     return decision
@@ -326,6 +345,7 @@ class TransactionCoordinator(OutwardMachine):
 
     def withdrawn(self, request_id: int, clock: Clock) -> None:
         self._parked.pop(request_id, None)
+        self._timers.cancel(request_id)
         for among in (self._needy, *self._waiting.values()):
             if request_id in among:
                 among.remove(request_id)

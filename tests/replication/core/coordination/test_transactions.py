@@ -10,6 +10,7 @@ import pytest
 from insync.replication.core.control.admin_messages import PartitionName
 from insync.replication.core.coordination import transaction_messages as tm
 from insync.replication.core.coordination.transaction_records import LAST_EPOCH, Status
+from insync.replication.core.coordination.transaction_shard import BRIEFLY
 from insync.replication.core.errors import ErrorCode
 
 from .transaction_harness import ID, Coordinator, ids
@@ -143,8 +144,6 @@ def test_while_the_previous_one_is_being_ended_nothing_is_added() -> None:
     host.add(500, 0, "a")
     host.answers = False
     host.end(500, 0)
-    # Clients of the first version ask again by themselves. A leader is told when it is so.
-    assert host.add(500, 1, "a", version=1) == ErrorCode.CONCURRENT_TRANSACTIONS
     request = tm.AddPartitionsRequest(
         transactional_id=ID,
         producer_id=500,
@@ -157,6 +156,42 @@ def test_while_the_previous_one_is_being_ended_nothing_is_added() -> None:
     host.answer(host.last_sent())
     assert host.said[parked].error == ErrorCode.NONE
     assert host.add(500, 1, "a") == ErrorCode.NONE
+
+
+def test_a_client_waits_for_the_end_of_its_previous_transaction_but_not_for_long() -> None:
+    host = Coordinator()
+    host.init()
+    host.add(500, 0, "a", version=1)
+    host.answers = False
+    host.end(500, 0, version=1)
+    request = tm.AddPartitionsRequest(
+        transactional_id=ID,
+        producer_id=500,
+        producer_epoch=0,
+        partitions=[PartitionName(topic="b", partition=0)],
+        version=1,
+    )
+    early = host.send(request)
+    host.pass_time(BRIEFLY - 0.001)
+    assert early not in host.said
+    late = host.send(request)
+    host.pass_time(0.002)
+    assert host.said[early].error == ErrorCode.CONCURRENT_TRANSACTIONS and late not in host.said
+    host.answer(host.last_sent())
+    assert host.said[late].error == ErrorCode.NONE
+    assert host.value.status is Status.ONGOING and host.value.partitions == {("b", 0)}
+    host.pass_time(1.0)
+    assert host.end(500, 0, version=1).error == ErrorCode.NONE
+
+
+def test_a_leader_that_asks_for_a_client_does_not_wait_for_the_end() -> None:
+    host = Coordinator()
+    host.init()
+    host.add(500, 0, "a", version=1)
+    host.answers = False
+    host.end(500, 0, version=1)
+    asked = host.add(500, 0, "a", version=1, verify_only=True)
+    assert asked == ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 def test_who_is_not_the_holder_adds_nothing() -> None:
