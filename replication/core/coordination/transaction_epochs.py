@@ -113,7 +113,7 @@ def add(
     if now.status.is_prepared and ids == now.told:
         # It is told once the markers are written, which takes less time than to ask again. Nobody waits behind a
         # leader that asks; behind a client's request the others of its connection do.
-        return Waits(briefly=version == FIRST_VERSION)
+        return Waits(briefly=version <= FIRST_VERSION)
     if producer_id != now.producer_id:
         return Refused(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING,

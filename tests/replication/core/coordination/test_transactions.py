@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from insync.replication.core.control.admin_messages import PartitionName
+from insync.replication.core.coordination import shard_events as ev
 from insync.replication.core.coordination import transaction_messages as tm
 from insync.replication.core.coordination.transaction_records import LAST_EPOCH, Status
 from insync.replication.core.coordination.transaction_shard import BRIEFLY
@@ -182,6 +183,36 @@ def test_a_client_waits_for_the_end_of_its_previous_transaction_but_not_for_long
     assert host.value.status is Status.ONGOING and host.value.partitions == {("b", 0)}
     host.pass_time(1.0)
     assert host.end(500, 0, version=1).error == ErrorCode.NONE
+
+
+def test_who_waits_for_an_end_is_told_by_its_own_deadline_or_that_the_coordinator_has_moved() -> None:
+    host = Coordinator()
+    host.init()
+    host.add(500, 0, "a", version=1)
+    host.answers = False
+    host.end(500, 0, version=1)
+    request = tm.AddPartitionsRequest(
+        transactional_id=ID,
+        producer_id=500,
+        producer_epoch=0,
+        partitions=[PartitionName(topic="b", partition=0)],
+        version=1,
+    )
+    short = host.send(request, within=BRIEFLY / 2)
+    host.pass_time(BRIEFLY * 0.75)
+    assert host.said[short].error == ErrorCode.REQUEST_TIMED_OUT
+    host.answer(host.last_sent())
+    # Nothing is added in the name of a client that was told so.
+    assert host.value.status is Status.COMPLETE_COMMIT
+    host.add(500, 0, "a", version=1)
+    host.end(500, 0, version=1)
+    moved = host.send(request)
+    host.tell(ev.ShardEnded(leader=2, leader_epoch=2))
+    assert host.said[moved].error == ErrorCode.NOT_COORDINATOR
+    host.answers = True
+    host.lead()
+    host.pass_time(2.0)
+    assert host.value.status is Status.COMPLETE_COMMIT
 
 
 def test_a_leader_that_asks_for_a_client_does_not_wait_for_the_end() -> None:
