@@ -24,6 +24,7 @@ from insync.replication.client import (
     TopicExistsError,
     UnknownTopicError,
 )
+from insync.replication.client._elsewhere import undo_step
 from insync.replication.client._handover import HandedOver
 from insync.replication.client.consumer import put_back, put_back_batches
 from insync.replication.core.messages import Kind
@@ -183,6 +184,19 @@ def test_what_was_polled_for_somebody_who_has_gone_comes_again(threaded):
         assert late_batches.future.result(5)[0].next_offset == 30
         late_batches.abandon()
         assert [each.offset for each in consumer.poll(5000)] == list(range(5, 15))
+
+
+def test_a_step_that_nobody_has_waited_for_comes_again_though_it_gave_one_thing(threaded):
+    with BlockingProducer(threaded.urls) as producer:
+        producer.send_and_wait("t", b"x", partition=0)
+    with BlockingConsumer(threaded.urls, auto_offset_reset="earliest") as consumer:
+        consumer.assign([("t", 0)])
+        portal, held = consumer._portal, consumer._held
+        for ask in (lambda: held.poll(30_000), lambda: held.poll_batches(30_000)):
+            late = portal.submit(ask, lambda unread: undo_step(held, unread))
+            assert len(late.future.result(30)) == 1
+            late.abandon()
+        assert [each.value for each in consumer.poll(30_000)] == [b"x"]
 
 
 def test_a_result_that_does_not_come_times_out_and_close_does_not_hang(threaded):

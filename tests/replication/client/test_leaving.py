@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from insync.replication.client import Consumer, _member
+from insync.replication.client import AuthorizationError, Consumer, RequestTimeoutError, _member
 
 from .fake_coordinator import SETTINGS, group_cluster
 from .test_groups import PROTOCOLS, QUICK, poll_until
@@ -66,3 +66,37 @@ async def test_a_pattern_that_is_replaced_is_looked_for_no_more() -> None:
         await consumer.unsubscribe()
         await trio.testing.wait_all_tasks_blocked()
         assert looking() == 0
+
+
+async def test_a_pattern_goes_on_after_silence_and_a_refusal_is_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures = [RequestTimeoutError("nobody answers"), AuthorizationError("not yours")]
+    right = _member.whole_metadata
+
+    async def listed(*asked: Any) -> Any:
+        if failures:
+            raise failures.pop(0)
+        return await right(*asked)
+
+    monkeypatch.setattr(_member, "whole_metadata", listed)
+    async with group_cluster(t=1) as (cluster, _), Consumer(cluster.urls, **QUICK) as consumer:
+        consumer.subscribe(pattern="t")
+        with pytest.raises(AuthorizationError, match="not yours"), trio.fail_after(30):
+            while True:
+                await consumer.poll(50)
+
+
+@PROTOCOLS
+async def test_what_was_revoked_is_not_held_any_more(settings: dict[str, Any]) -> None:
+    """Topics come and go while one consumer lives: it keeps nothing of those that it does not read."""
+    async with group_cluster(t=2, u=1) as (cluster, _), Consumer(cluster.urls, **settings) as consumer:
+        for topic in ("t", "u"):
+            consumer.subscribe([topic])
+            await poll_until(
+                lambda topic=topic: {at.topic for at in consumer.positions()} == {topic},  # type: ignore[misc]
+                consumer,
+                seconds=60,
+            )
+            assert consumer._member is not None
+            assert {at.topic for at in consumer._member.held} == {topic}
