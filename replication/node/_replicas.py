@@ -325,7 +325,7 @@ class Replicas:
         if host is not None:
             host.log_start_raised()
             if host.log is not None:
-                self.directories.troubles.found_sound(partition, host.log.log_start_offset)
+                self.directories.troubles.found_sound(partition, host.log.log_start_offset - 1)
             self.settle()
 
     def maintenance_failed(self, partition: PartitionId, error: StorageError) -> None:

@@ -108,6 +108,9 @@ async def test_retention_tells_where_the_log_begins(tmp_path: Path) -> None:
         node.log_start_raised(HERE)
         assert host.replica.log.log_start_offset == 1
         assert HERE in node.directories.troubles.damaged, "the damage is there still"
+        host.log.advance_log_start_offset(2)
+        node.log_start_raised(HERE)
+        assert HERE in node.directories.troubles.damaged, "the log begins with it"
         host.log.advance_log_start_offset(3)
         node.log_start_raised(HERE)
         assert host.replica.log.log_start_offset == 3
