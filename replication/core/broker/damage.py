@@ -85,7 +85,11 @@ class DamagedLogs:
             return
         versioned = context.view.partitions.get(event.partition)
         live = context.view.live_for(event.partition)
-        gives_up = versioned is not None and may_give_up(versioned.record, context.node_id, live)
+        gives_up = (
+            versioned is not None
+            and self._is_of(event.partition, versioned.record)
+            and may_give_up(versioned.record, context.node_id, live)
+        )
         if gives_up:
             self._given_up[event.partition] = doubted.replica
         context.emit(LogDamaged(event.partition, event.damage, gives_up))
@@ -107,8 +111,8 @@ class DamagedLogs:
             if versioned is None or context.replicas.get(partition) is not replica:
                 del self._given_up[partition]
                 continue
-            if replica.role != "closed":
-                continue  # the driver is about to close it
+            if replica.role != "closed" or not self._is_of(partition, versioned.record):
+                continue  # the driver is about to close it, or it goes with its topic
             record, live = versioned.record, context.view.live_for(partition)
             if may_copy_again(record, context.node_id, live):
                 del self._given_up[partition]
@@ -118,6 +122,10 @@ class DamagedLogs:
                 waits = True
         if waits and self._timer is None:
             self._timer = context.timers.call_at(context.now + AGAIN, self._look_later)
+
+    def _is_of(self, partition: PartitionId, record: PartitionRecord) -> bool:
+        """A topic made again has another record under the same name, which says nothing of the copies of this log."""
+        return record.topic_id == self._context.topic_ids[partition]
 
     def _look_later(self) -> None:
         self._timer = None

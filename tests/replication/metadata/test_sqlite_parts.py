@@ -219,9 +219,10 @@ async def test_store_passes_errors_and_cancellation_through_unwrapped(tmp_path: 
         async with SqliteStore(tmp_path / "meta.db") as store:
             await store.open_session(1_000)
             raise KeyError("mine")
-    with trio.move_on_after(0.1) as scope:
+    with trio.CancelScope() as scope:
         async with SqliteStore(tmp_path / "meta.db") as store, store.watch("") as watch:
             session = await store.open_session(60_000)
+            scope.deadline = trio.current_time() + 0.1
             async for _ in watch:
                 pass
     assert scope.cancelled_caught

@@ -17,7 +17,7 @@ from insync.replication.core.types import NO_LEADER
 from insync.replication.simulation.fetches import Peer
 from tests.replication.core.test_isr_change import A, B, record
 
-from .test_assignments import PARTITION, Viewer, view
+from .test_assignments import PARTITION, TOPIC, Viewer, view
 from .test_broker import OPENED
 
 BITS = "a bit is another"
@@ -108,6 +108,18 @@ def test_a_check_of_a_log_that_was_deleted_meanwhile_says_nothing_of_the_next() 
     assert viewer.broker.step(LogChecked(check.check, PARTITION, BITS), 1.0) == []
 
 
+def test_a_topic_made_again_gives_up_no_log_of_the_one_before() -> None:
+    viewer = leading(isr=(A,), elr=())
+    (check,) = doubt(viewer)
+    # Many replicas are told of a view before this one is.
+    viewer.context.settings = attrs.evolve(viewer.context.settings, told_at_a_time=0)
+    topics = {"x": attrs.evolve(TOPIC, topic_id="other")}
+    assert viewer.read(attrs.evolve(view(2, 2, topic_id="other"), topics=topics)) == []
+    assert viewer.broker.step(LogChecked(check.check, PARTITION, BITS), 1.0) == [
+        LogDamaged(PARTITION, BITS, given_up=False)
+    ]
+
+
 def test_a_copy_that_nobody_else_can_stand_in_for_steps_back_until_that_is_stored() -> None:
     viewer = Viewer()
     viewer.broker.step(LogFound(PARTITION, "x", ev.LogFailed(reason=BITS), is_damaged=True), 1.0)
@@ -116,6 +128,15 @@ def test_a_copy_that_nobody_else_can_stand_in_for_steps_back_until_that_is_store
     assert StepBack(PARTITION) in viewer.broker.tick(3.0), "the write may have failed"
     assert viewer.read(view(3, 3, elr=(), **two)) == [DeleteLog(PARTITION)]
     assert StepBack(PARTITION) not in viewer.broker.tick(9.0)
+
+
+def test_no_step_back_from_a_topic_made_again() -> None:
+    viewer = Viewer()
+    viewer.broker.step(LogFound(PARTITION, "x", ev.LogFailed(reason=BITS), is_damaged=True), 1.0)
+    viewer.context.settings = attrs.evolve(viewer.context.settings, told_at_a_time=0)
+    record = {"replicas": (A, B), "leader": B, "leader_epoch": 2, "isr": (B,), "elr": (A,)}
+    topics = {"x": attrs.evolve(TOPIC, topic_id="other")}
+    assert viewer.read(attrs.evolve(view(2, 2, topic_id="other", **record), topics=topics)) == []
 
 
 def seen(**change: Any) -> dict[str, Seen]:
