@@ -124,7 +124,7 @@ class DamagedLogs:
             self._timer = context.timers.call_at(context.now + AGAIN, self._look_later)
 
     def _is_of(self, partition: PartitionId, record: PartitionRecord) -> bool:
-        """A topic made again has another record under the same name, which says nothing of the copies of this log."""
+        """Whether a record is that of this log's topic: a topic made again has another one under the same name."""
         return record.topic_id == self._context.topic_ids[partition]
 
     def _look_later(self) -> None:
