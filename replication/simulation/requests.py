@@ -57,6 +57,8 @@ class Arrived:
 
     node: int
     process: int
+    at: float
+    """When it has arrived."""
     batches: tuple[Sent, ...] = ()
     deletion: tuple[Host, int] | None = None
     """Of everything below an offset."""
@@ -146,7 +148,7 @@ class Requests:
 
     def _produce(self, node: Node, batches: tuple[Sent, ...]) -> None:
         cluster, payload = self._cluster, ModelPayload()
-        request = Arrived(node.id, node.process, batches)
+        request = Arrived(node.id, node.process, self._cluster.now, batches)
         self._waiting[request] = None
         for sent in batches:
             sent.arrived = True
@@ -217,7 +219,7 @@ class Requests:
 
         def arrive() -> None:
             if node.hosts.get(partition) is host and node.broker is not None:
-                request = Arrived(node.id, process, deletion=(host, offset))
+                request = Arrived(node.id, process, self._cluster.now, deletion=(host, offset))
                 self._waiting[request] = None
                 self._cluster.tell(node, DeleteRecordsArrived(request, message))
 
@@ -229,6 +231,11 @@ class Requests:
             self._cluster.oracle.deletion_promised(host, max(offset, result.low_watermark))
 
     def overdue(self) -> list[Arrived]:
-        """Requests without an answer, though the process that has them still runs."""
-        nodes = self._cluster.nodes
-        return [each for each in self._waiting if nodes[each.node].process == each.process]
+        """Requests without an answer whose time is over, though the process that has them still runs.
+
+        Producers in transactions go on as long as nothing may be committed, so that a young one is no sign of harm.
+        """
+        nodes, before = self._cluster.nodes, self._cluster.now - 2 * REQUEST_TIMEOUT
+        return [
+            each for each in self._waiting if each.at < before and nodes[each.node].process == each.process
+        ]
