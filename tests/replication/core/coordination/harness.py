@@ -9,7 +9,6 @@ import attrs
 
 from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.coordination import records as r
-from insync.replication.core.coordination import shard_effects as fx
 from insync.replication.core.coordination import shard_events as ev
 from insync.replication.core.coordination.group_settings import GroupSettings
 from insync.replication.core.coordination.group_shard import GroupCoordinator
@@ -17,7 +16,7 @@ from insync.replication.core.coordination.shard import Shard
 from insync.replication.core.coordination.topics_view import TopicInfo, TopicsView
 from insync.replication.core.errors import ErrorCode
 
-WALL = 1_700_000_000_000
+from .shard_host import ShardHost
 
 
 def topic_id(name: str, made: int = 0) -> str:
@@ -30,66 +29,17 @@ def view(made: Mapping[str, int] | None = None, **counts: int) -> TopicsView:
     return TopicsView({name: TopicInfo(topic_id(name, again.get(name, 0)), n) for name, n in counts.items()})
 
 
-class GroupHost:
-    """`commits`: whether what is written is committed at once."""
+class GroupHost(ShardHost):
+    """One partition of `__consumer_offsets`."""
 
     def __init__(self, settings: GroupSettings | None = None, **counts: int) -> None:
         self.settings = settings if settings is not None else GroupSettings()
-        self.shard = Shard(lambda: GroupCoordinator(self.settings))
-        self.now = 1000.0
-        self.log: list[ev.Entry | ev.Marker] = []
-        self.batches: list[tuple[tuple[Any, Any], ...]] = []
-        self.said: dict[int, Any] = {}
-        self.commits = True
-        self.refuse: ErrorCode | None = None
-        self.ids = 0
-        self.epoch = 0
-        self.view = view(**(counts or {"t": 4}))
+        super().__init__(Shard(lambda: GroupCoordinator(self.settings)), view(**(counts or {"t": 4})))
         self.lead()
-
-    def lead(self) -> None:
-        """Lead (again): read the log, and serve."""
-        self.epoch += 1
-        self.tell(ev.ViewChanged(view=self.view))
-        self.tell(ev.ShardLed(leader_epoch=self.epoch, log_start=0, epoch_start=len(self.log)))
-        if self.log:
-            read = ev.LogRead(leader_epoch=self.epoch, entries=tuple(self.log), next_offset=len(self.log))
-            self.tell(read)
-        self.commit()
-        self.tell(ev.Contacted(since=self.now))
-
-    def tell(self, event: ev.Event) -> None:
-        for effect in self.shard.step(event, self.now, WALL + int(self.now * 1000)):
-            match effect:
-                case fx.Write(write_id=write_id) if self.refuse is not None:
-                    self.tell(ev.Refused(write_id=write_id, error=self.refuse))
-                case fx.Write(write_id=write_id, entries=entries, producer=producer):
-                    base = len(self.log)
-                    self.batches.append(entries)
-                    self.log += [
-                        ev.Entry(base + at, key, value, producer) for at, (key, value) in enumerate(entries)
-                    ]
-                    self.tell(ev.Accepted(write_id=write_id, base_offset=base))
-                    if self.commits:
-                        self.commit()
-                case fx.Answer(request_id=request_id, reply=reply):
-                    assert request_id not in self.said, "answered twice"
-                    self.said[request_id] = reply
-
-    def commit(self) -> None:
-        self.tell(ev.Advanced(high_watermark=len(self.log)))
 
     def send(self, message: Any, within: float = 3600) -> int:
         self.tell(ev.Contacted(since=self.now))
-        self.ids += 1
-        asked = self.ids
-        self.tell(ev.Ask(request_id=asked, message=message, deadline=self.now + within))
-        self.tell(ev.Contacted(since=self.now))
-        return asked
-
-    def ask(self, message: Any) -> Any:
-        """The answer, which must be there at once."""
-        return self.said[self.send(message)]
+        return super().send(message, within)
 
     def waits(self, request_id: int) -> bool:
         return request_id not in self.said
@@ -104,15 +54,6 @@ class GroupHost:
         self.log.append(marker)
         self.tell(ev.MarkerWritten(marker=marker))
         self.commit()
-
-    def pass_time(self, seconds: float) -> None:
-        """Tick at each deadline on the way."""
-        end = self.now + seconds
-        while (due := self.shard.deadline) is not None and due <= end:
-            self.now = max(self.now, due)
-            self.tell(ev.Contacted(since=self.now))
-            self.tell(ev.Tick())
-        self.now = end
 
     @property
     def machine(self) -> GroupCoordinator:

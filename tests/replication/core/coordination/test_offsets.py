@@ -14,7 +14,8 @@ from insync.replication.core.coordination.group_settings import GroupSettings
 from insync.replication.core.coordination.group_state import GroupState
 from insync.replication.core.errors import ErrorCode
 
-from .harness import WALL, GroupHost, Member, settle
+from .harness import GroupHost, Member, settle
+from .shard_host import WALL
 
 DAY = 86_400
 WEEK = 7 * DAY

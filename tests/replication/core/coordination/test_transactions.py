@@ -14,7 +14,7 @@ from insync.replication.core.coordination.transaction_records import LAST_EPOCH,
 from insync.replication.core.coordination.transaction_shard import BRIEFLY
 from insync.replication.core.errors import ErrorCode
 
-from .transaction_harness import ID, Coordinator, ids
+from .transaction_harness import ID, Coordinator, adding, ids
 
 
 def test_each_transaction_has_an_epoch_of_its_own() -> None:
@@ -54,12 +54,7 @@ def test_a_partition_is_known_before_its_leader_is_told_so() -> None:
     host = Coordinator()
     host.init()
     host.commits = False
-    request = tm.AddPartitionsRequest(
-        transactional_id=ID,
-        producer_id=500,
-        producer_epoch=0,
-        partitions=[PartitionName(topic="a", partition=0)],
-    )
+    request = adding(500, 0, "a")
     first, again = host.send(request), host.send(request)
     assert not {first, again} & host.said.keys(), "neither the first nor a retry that finds it there"
     host.commit()
@@ -145,12 +140,7 @@ def test_while_the_previous_one_is_being_ended_nothing_is_added() -> None:
     host.add(500, 0, "a")
     host.answers = False
     host.end(500, 0)
-    request = tm.AddPartitionsRequest(
-        transactional_id=ID,
-        producer_id=500,
-        producer_epoch=1,
-        partitions=[PartitionName(topic="b", partition=0)],
-    )
+    request = adding(500, 1, "b")
     parked = host.send(request)
     assert parked not in host.said
     assert host.end(500, 1).error == ErrorCode.CONCURRENT_TRANSACTIONS
@@ -165,13 +155,7 @@ def test_a_client_waits_for_the_end_of_its_previous_transaction_but_not_for_long
     host.add(500, 0, "a", version=1)
     host.answers = False
     host.end(500, 0, version=1)
-    request = tm.AddPartitionsRequest(
-        transactional_id=ID,
-        producer_id=500,
-        producer_epoch=0,
-        partitions=[PartitionName(topic="b", partition=0)],
-        version=1,
-    )
+    request = adding(500, 0, "b", version=1)
     early = host.send(request)
     host.pass_time(BRIEFLY - 0.001)
     assert early not in host.said
@@ -191,13 +175,7 @@ def test_who_waits_for_an_end_is_told_by_its_own_deadline_or_that_the_coordinato
     host.add(500, 0, "a", version=1)
     host.answers = False
     host.end(500, 0, version=1)
-    request = tm.AddPartitionsRequest(
-        transactional_id=ID,
-        producer_id=500,
-        producer_epoch=0,
-        partitions=[PartitionName(topic="b", partition=0)],
-        version=1,
-    )
+    request = adding(500, 0, "b", version=1)
     short = host.send(request, within=BRIEFLY / 2)
     host.pass_time(BRIEFLY * 0.75)
     assert host.said[short].error == ErrorCode.REQUEST_TIMED_OUT
@@ -283,11 +261,11 @@ def test_a_refused_write_changes_nothing() -> None:
     host = Coordinator()
     host.init()
     host.add(500, 0, "a")
-    host.refuse = True
+    host.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
     before = host.value
     assert host.end(500, 0).error == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert host.value == before
-    host.refuse = False
+    host.refuse = None
     assert ids(host.end(500, 0)) == (500, 1)
 
 

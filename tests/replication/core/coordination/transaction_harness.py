@@ -23,7 +23,8 @@ from insync.replication.core.coordination.transaction_shard import (
 )
 from insync.replication.core.errors import ErrorCode
 
-WALL = 1_700_000_000_000
+from .shard_host import ShardHost
+
 ID = "etl-1"
 
 
@@ -36,57 +37,19 @@ class View:
         return self.leaders.get((topic, partition))
 
 
-class Coordinator:
-    """One partition of `__transaction_state` on a log that commits at once; nodes write markers at once."""
+class Coordinator(ShardHost):
+    """One partition of `__transaction_state`; nodes write markers at once."""
 
     def __init__(self, **leaders: int) -> None:
-        self.now = 1000.0
-        self.shard = Shard(TransactionCoordinator)
-        self.log: list[ev.Entry] = []
-        self.said: dict[int, Any] = {}
-        self.commits = self.answers = True
+        self.answers = True
         self.outward: list[Any] = []
         self.markers: list[tuple[int, tm.TransactionMarkers]] = []
-        self.epoch = self.requests = 0
         self.next_id = 500
         self.revision = 1
-        self.refuse = False
         self.store_is_away = False
-        self.view = View({(topic, 0): node for topic, node in (leaders or {"a": 1, "b": 2}).items()})
+        led = {(topic, 0): node for topic, node in (leaders or {"a": 1, "b": 2}).items()}
+        super().__init__(Shard(TransactionCoordinator), View(led))
         self.lead()
-
-    def lead(self) -> None:
-        self.epoch += 1
-        self.tell(ev.ViewChanged(view=self.view))
-        self.tell(ev.ShardLed(leader_epoch=self.epoch, log_start=0, epoch_start=len(self.log)))
-        if self.log:
-            entries = tuple(self.log)
-            self.tell(ev.LogRead(leader_epoch=self.epoch, entries=entries, next_offset=len(self.log)))
-        self.commit()
-        self.tell(ev.Contacted(since=self.now))
-
-    def commit(self) -> None:
-        self.tell(ev.Advanced(high_watermark=len(self.log)))
-
-    def tell(self, event: ev.Event) -> None:
-        outward = []
-        for effect in self.shard.step(event, self.now, self.wall):
-            match effect:
-                case fx.Write(write_id=write_id) if self.refuse:
-                    self.tell(ev.Refused(write_id=write_id, error=ErrorCode.NOT_ENOUGH_REPLICAS))
-                case fx.Write(write_id=write_id, entries=entries):
-                    base = len(self.log)
-                    self.log += [ev.Entry(base + at, *pair) for at, pair in enumerate(entries)]
-                    self.tell(ev.Accepted(write_id=write_id, base_offset=base))
-                    if self.commits:
-                        self.commit()
-                case fx.Answer(request_id=request_id, reply=reply):
-                    assert request_id not in self.said, "answered twice"
-                    self.said[request_id] = reply
-                case fx.Outward():
-                    outward.append(effect)
-        for effect in outward:
-            self.obey(effect)
 
     def obey(self, effect: fx.Outward) -> None:
         match effect.message:
@@ -127,34 +90,12 @@ class Coordinator:
         self.view = View({(topic, 0): node for topic, node in leaders.items()}, revision)
         self.tell(ev.ViewChanged(view=self.view))
 
-    @property
-    def wall(self) -> int:
-        return WALL + int(self.now * 1000)
-
-    def send(self, message: Any, within: float = 60.0) -> int:
-        self.requests += 1
-        asked = self.requests
-        self.tell(ev.Ask(request_id=asked, message=message, deadline=self.now + within))
-        self.tell(ev.Contacted(since=self.now))
-        return asked
-
-    def ask(self, message: Any) -> Any:
-        return self.said[self.send(message)]
-
     def init(self, *expected: int, timeout_ms: int = 60_000) -> tm.ProducerIdResponse:
         ids = dict(zip(("producer_id", "producer_epoch"), expected, strict=False))
         return self.ask(tm.InitTransactionsRequest(transactional_id=ID, timeout_ms=timeout_ms, **ids))
 
     def add(self, producer_id: int, epoch: int, *topics: str, **options: Any) -> ErrorCode:
-        partitions = [PartitionName(topic=topic, partition=0) for topic in topics]
-        request = tm.AddPartitionsRequest(
-            transactional_id=ID,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            partitions=partitions,
-            **options,
-        )
-        return ErrorCode(self.ask(request).error)
+        return ErrorCode(self.ask(adding(producer_id, epoch, *topics, **options)).error)
 
     def end(self, producer_id: int, epoch: int, *, committed: bool = True, version: int = 2) -> Any:
         return self.ask(
@@ -167,19 +108,22 @@ class Coordinator:
             )
         )
 
-    def pass_time(self, seconds: float) -> None:
-        end = self.now + seconds
-        while (due := self.shard.deadline) is not None and due <= end:
-            self.now = max(self.now, due)
-            self.tell(ev.Contacted(since=self.now))
-            self.tell(ev.Tick())
-        self.now = end
-
     @property
     def value(self) -> TransactionValue:
         machine = self.shard.machine
         assert isinstance(machine, TransactionCoordinator)
         return machine.transactions[ID]
+
+
+def adding(producer_id: int, epoch: int, *topics: str, **options: Any) -> tm.AddPartitionsRequest:
+    """A request to add the first partition of each topic."""
+    return tm.AddPartitionsRequest(
+        transactional_id=ID,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        partitions=[PartitionName(topic=topic, partition=0) for topic in topics],
+        **options,
+    )
 
 
 def ids(answer: tm.ProducerIdResponse) -> tuple[int, int]:
