@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,18 @@ from insync.transport import TransportError
 from .scraping import scrape
 from .test_cluster import settings, until
 from .test_transactions import FAST, nodes, read, reader
+
+
+@asynccontextmanager
+async def one_held(folder: Path) -> AsyncIterator[tuple[Admin, Producer]]:
+    """A node whose only partition holds a record of a transaction that is open."""
+    async with (
+        nodes(folder, 1, t=1) as (running, admin),
+        Producer(running.servers, transactional_id="w") as producer,
+    ):
+        producer.begin()
+        await (await producer.send("t", b"held")).wait()
+        yield admin, producer
 
 
 async def test_a_transaction_that_nobody_knows_of_is_found_and_ended(
@@ -171,12 +184,7 @@ async def test_a_leader_asks_the_coordinators_itself(tmp_path: Path) -> None:
 async def test_without_every_coordinators_word_nothing_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with (
-        nodes(tmp_path, 1, t=1) as (running, admin),
-        Producer(running.servers, transactional_id="w") as producer,
-    ):
-        producer.begin()
-        await (await producer.send("t", b"held")).wait()
+    async with one_held(tmp_path) as (admin, producer):
         (before,) = (await admin.describe_producers([("t", 0)])).values()
         with monkeypatch.context() as patch:
             # A coordinator that still reads its log, or has moved, or does not answer.
@@ -195,12 +203,7 @@ async def test_a_refusal_after_a_pause_is_not_taken_for_an_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader that does not answer has perhaps written the marker; when it answers, it says that it has not."""
-    async with (
-        nodes(tmp_path, 1, t=1) as (running, admin),
-        Producer(running.servers, transactional_id="w") as producer,
-    ):
-        producer.begin()
-        await (await producer.send("t", b"held")).wait()
+    async with one_held(tmp_path) as (admin, producer):
         ask, lost = admin._cluster.ask, [1]
 
         async def loses_one(kind: m.Kind, request: Any, **more: Any) -> Any:

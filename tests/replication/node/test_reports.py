@@ -46,6 +46,14 @@ def ends(report: Report) -> bool:
     return not thread.is_alive()
 
 
+def hold_up(report: Report, parent: Parent, lines: int) -> None:
+    """The parent has taken line 0 and does not read on; `lines` more are said."""
+    report.say("log", number=0)
+    assert parent.takes.wait(30)
+    for number in range(1, lines + 1):
+        report.say("log", number=number)
+
+
 def test_lines_reach_the_parent_in_order() -> None:
     parent = Parent()
     parent.reads.set()
@@ -62,10 +70,7 @@ def test_a_parent_that_does_not_read_delays_nobody_and_learns_how_much_it_missed
     monkeypatch.setattr(_child, "LINES_HELD", 4)
     parent = Parent()
     report = Report(parent)
-    report.say("log", number=0)
-    assert parent.takes.wait(30)
-    for number in range(1, 7):
-        report.say("log", number=number)
+    hold_up(report, parent, 6)
     parent.reads.set()
     for _ in range(5):
         assert parent.lines.acquire(timeout=30)
@@ -83,10 +88,7 @@ def test_the_end_waits_for_no_parent_that_is_gone_or_stands_still(
     monkeypatch.setattr(_child, "GRACE", 0.05)
     parent = Parent()
     report = Report(parent)
-    report.say("log", number=0)
-    assert parent.takes.wait(30)
-    for number in range(1, 6):
-        report.say("log", number=number)
+    hold_up(report, parent, 5)
     parent.gone = gone
     if gone:
         parent.reads.set()
