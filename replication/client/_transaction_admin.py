@@ -14,6 +14,7 @@ from ..core import messages as m
 from ..core.coordination import group_messages as gm
 from ..core.coordination import transaction_messages as tm
 from ..core.coordination.transaction_messages import TransactionDescription, TransactionListing
+from ..core.coordination.transaction_records import HELD
 from ..core.errors import ErrorCode
 from ..core.messages import ActiveProducer
 from ..core.types import PartitionId
@@ -28,7 +29,6 @@ _AT_ONCE = 1_000
 """Partitions of one request."""
 HANGS_AFTER_MS = 1_200_000
 """The longest timeout that nodes allow by default (15 minutes), and five minutes more."""
-_HELD = ("ONGOING", "PREPARE_COMMIT", "PREPARE_ABORT")
 _NOT_BEGUN = (NotLeaderError, UnknownTopicError, CoordinatorNotAvailableError)
 """Refusals of a leader that has written nothing."""
 
@@ -237,7 +237,7 @@ class TransactionAdmin(GroupAdmin):
             for listed in await self._listed(request):
                 names[listed.producer_id] = listed.transactional_id
                 told = await self.describe_transaction(listed.transactional_id)
-                if told.status in _HELD:
+                if told.status in HELD:
                     held |= {(told.producer_id, each.topic, each.partition) for each in told.partitions}
         return [
             attrs.evolve(each, transactional_id=names.get(each.producer_id, ""))

@@ -16,7 +16,7 @@ import attrs
 from .. import messages as m
 from ..control.internal_topics import TRANSACTIONS
 from ..coordination import transaction_messages as tm
-from ..coordination.transaction_records import Status
+from ..coordination.transaction_records import HELD
 from ..errors import ErrorCode
 from ..types import NO_LEADER, PartitionId, ProducerEntry
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 ASK_TIMEOUT = 5.0
 """Seconds for which a coordinator may take to say what it holds."""
-HELD_NAMES = {each.name for each in (Status.ONGOING, Status.PREPARE_COMMIT, Status.PREPARE_ABORT)}
-"""Where a transaction stands that its coordinator is still to end."""
 
 Told = Callable[[tm.AbortTransactionResponse], None]
 Mark = Callable[[int, tm.TransactionMarkers, m.PartitionName, Callable[[ErrorCode], None]], None]
@@ -199,11 +197,7 @@ class _Inquiry:
         message = self._message
         at = m.PartitionName(topic=message.topic, partition=message.partition)
         for each in answer.transactions if answer is not None else ():
-            if (
-                each.producer_id == message.producer_id
-                and each.status in HELD_NAMES
-                and at in each.partitions
-            ):
+            if each.producer_id == message.producer_id and each.status in HELD and at in each.partitions:
                 self._is_held = True
         if answer is None or answer.error or any(each.error for each in answer.transactions):
             self._is_known = False

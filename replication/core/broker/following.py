@@ -35,8 +35,7 @@ SETTLE_TIMEOUT = 0.02
 
 LONGEST_PAUSE = 0.4
 """Upper bound in seconds of a partition's pause, which doubles with each refusal in a row. Without that, a leader
-that
-is creating the logs of thousands of partitions would refuse each of them twenty times a second."""
+that is creating the logs of thousands of partitions would refuse each of them twenty times a second."""
 
 DOUBT = 0.5
 """Seconds for which a leader that does not answer fetches any more is in doubt: by then it is elected away, or the

@@ -45,6 +45,10 @@ class Status(enum.IntEnum):
         return self in (Status.EMPTY, Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT)
 
 
+HELD = frozenset({Status.ONGOING.name, Status.PREPARE_COMMIT.name, Status.PREPARE_ABORT.name})
+"""States, by the names that messages have for them, in which a coordinator has yet to end a transaction."""
+
+
 @attrs.frozen(slots=True)
 class TransactionKey:
     """Version 0."""
