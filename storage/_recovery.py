@@ -76,9 +76,11 @@ def open_segments(folder: Path, log_start_offset: int | None, settings: LogSetti
     first = max(bisect_right(bases, log_start_offset) - 1, 0)
     segments = [Segment(folder, base, settings) for base in bases[first:] or [log_start_offset]]
     for base in reversed(bases[:first]):
+        if has_snapshot(folder, segments[0].base_offset):
+            break
         older = Segment(folder, base, settings)
-        # What is damaged there is nobody's to read any more: it does not keep the log from being opened.
-        if has_snapshot(folder, segments[0].base_offset) or not _ends_well(older):
+        if not _ends_well(older):
+            # Nobody reads there any more, so that damage does not keep the log from being opened.
             older.close()
             break
         segments.insert(0, older)

@@ -14,7 +14,7 @@ from ._flushing import bring_to_device
 from ._maintenance import MaintainedLog
 from ._open_files import OPEN_FILES
 from ._prepare import Piece, prepare
-from ._producers import SNAPSHOT_SUFFIX, ProducerTable, completed_since, replay, snapshots_in
+from ._producers import SNAPSHOT_SUFFIX, ProducerTable, completed_since, has_snapshot, replay, snapshots_in
 from ._recovery import Recovered, open_segments, recover, remove_leftovers, trust, verify
 from ._retention import remove_below
 from ._segment import Segment, Spot, segment_path
@@ -533,7 +533,7 @@ class DiskLog(MaintainedLog):
         """Whether the producers at the log end can be found; in an empty log there are none to find."""
         end = self._log_end_offset
         empty = end == self._segments[0].base_offset and not self._producers.snapshots()
-        return empty or segment_path(self._folder, end, SNAPSHOT_SUFFIX).exists()
+        return empty or has_snapshot(self._folder, end)
 
     def _close_files(self) -> None:
         for segment in self._segments:
