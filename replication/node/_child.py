@@ -62,7 +62,8 @@ class Report:
 
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
-            # A parent that is gone takes nothing; the leash sees that. Lines are taken all the same, for `close`.
+            # Writing fails once the parent is gone, which the leash notices. The queue is emptied nevertheless, so
+            # that `close` finds room in it.
             with suppress(OSError):
                 self._out.write(line)
                 self._out.flush()

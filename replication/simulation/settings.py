@@ -26,7 +26,7 @@ FAULTS: Mapping[str, str] = {
     "MV": "nodes of two minor versions: one knows fields, errors and requests that the other does not",
     "RS": "the metadata store is put back to an older state, and repaired from the folders of all nodes",
     "RD": "the store is put back when a leader that was cut off is deposed, before anybody knows what is committed",
-    "TE": "as a transaction ends its coordinator is killed, or whoever its markers are sent to; leaderships move",
+    "TE": "as a transaction ends, its coordinator or the nodes that await its markers are killed; leaderships move",
 }
 _DRAWN_APART = {"BK": 0.4, "RT": 0.4, "RS": 0.15, "MV": 0.15, "TE": 0.5}
 """So that a kind of fault that is added later leaves the others of a seed as they were."""

@@ -18,7 +18,7 @@ def seconds_of(processes: Sequence[int]) -> float:
 
 
 def share_of(processes: Sequence[int], seconds: float) -> float:
-    """Of a core, what these processes use together while so many seconds pass."""
+    """The share of a core that these processes use together during `seconds`; 1 is one core."""
     before, start = seconds_of(processes), time.monotonic()
     time.sleep(seconds)
     return (seconds_of(processes) - before) / (time.monotonic() - start)

@@ -74,8 +74,8 @@ def main() -> int:
             for line in tests.stdout:
                 event = json.loads(line)
                 said.append(event.get("Output", ""))
-                name = event.get("Test", "").partition("/")[0]
-                if name and event["Action"] in kinds and "/" not in event["Test"]:
+                name = event.get("Test", "")
+                if name and "/" not in name and event["Action"] in kinds:
                     kinds[event["Action"]].add(name)
                     print(event["Action"], name, event.get("Elapsed"), flush=True)
         wrong = tell(passed, failed, skipped, said)

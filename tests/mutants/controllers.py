@@ -143,12 +143,12 @@ def _(patch: Patch) -> None:
     patch.setattr(Controller, "_run_for_office", run)
 
 
-@mutant("K97", "leave whoever requested for something without an answer when its time is over")
+@mutant("K97", "leave a request without an answer when its time is over")
 def _(patch: Patch) -> None:
     patch.setattr(Controller, "_on_admin_request_expired", lambda self, request_id: None)
 
 
-@mutant("K98", "answer a request whose time is over, and grant it later all the same")
+@mutant("K98", "answer a request whose time is over, and grant it later nevertheless")
 def _(patch: Patch) -> None:
     right = Controller._on_admin_request_expired
 

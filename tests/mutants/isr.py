@@ -75,7 +75,7 @@ def _(patch: Patch) -> None:
     patch.setattr(rules, "high_watermark", high_watermark)
 
 
-@mutant("Z23", "number the ISR proposals anew in each epoch (Fluss #2146)")
+@mutant("Z23", "restart the numbering of ISR proposals in each epoch (Fluss #2146)")
 def _(patch: Patch) -> None:
     def number(self: Replica) -> int:
         return 1

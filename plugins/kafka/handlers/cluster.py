@@ -193,8 +193,8 @@ def _topic(client: Client, name: str, version: int, doubted: frozenset[int]) -> 
 def _partition(client: Client, record: PartitionRecord, version: int, doubted: frozenset[int]) -> Struct:
     leader, error = _leader(client, record)
     if leader in doubted:
-        # A client that is told of the leader that it has just lost believes that all is well: librdkafka asks again
-        # after a second, but after a tenth of one if there is no leader.
+        # librdkafka asks again after 0.1 s if there is no leader, but only after a second if the answer names the
+        # leader that it has just lost.
         leader, error = -1, ErrorCode.LEADER_NOT_AVAILABLE
     if error == KafkaError.LISTENER_NOT_FOUND and version < 6:
         error = ErrorCode.LEADER_NOT_AVAILABLE
