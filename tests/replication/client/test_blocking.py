@@ -150,6 +150,14 @@ def test_futures_end_with_the_producer(threaded):
             never.result(5)
 
 
+def test_an_outcome_that_is_known_is_told_after_the_end_too(threaded):
+    with BlockingProducer(threaded.urls) as producer:
+        sent = producer.send("t", b"x")
+        assert sent.result(30).offset == 0
+    assert sent.as_future().result(30).offset == 0
+    assert sent.result(30).offset == 0
+
+
 def test_pause_and_resume(threaded):
     with BlockingProducer(threaded.urls) as producer:
         producer.send_many("t", [b"x"] * 3)
