@@ -15,7 +15,7 @@ from insync.replication.core.partition.replica import Replica
 from .catalogue import Patch, mutant
 
 
-@mutant("Z29", "keep eligible replicas though the ISR is at its minimum (KIP-966)")
+@mutant("Z29", "keep replicas eligible although the ISR is at its minimum (KIP-966)")
 def _(patch: Patch) -> None:
     right = transitions._next
 
@@ -48,7 +48,7 @@ def _(patch: Patch) -> None:
     patch.setattr(transitions, "restarted", lambda record, node: None)
 
 
-@mutant("Z19", "write without a check of the controller epoch (KAFKA-6082)")
+@mutant("Z19", "write without checking the controller epoch (KAFKA-6082)")
 def _(patch: Patch) -> None:
     right = Controller._commit
 
@@ -62,7 +62,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Controller, "_commit", commit)
 
 
-@mutant("Z19b", "write without a check of the version (Fluss #2778)")
+@mutant("Z19b", "write without checking the version (Fluss #2778)")
 def _(patch: Patch) -> None:
     right = Controller._commit
 
@@ -89,7 +89,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Replica, "_on_record", on_record)
 
 
-@mutant("Z43", "take over as controller and believe that everybody lives (KAFKA-3143)")
+@mutant("Z43", "assume that every node is alive after taking over as controller (KAFKA-3143)")
 def _(patch: Patch) -> None:
     believed: dict[Controller, dict[int, int]] = {}
     right = Controller._elect_leaders
@@ -127,12 +127,12 @@ def _(patch: Patch) -> None:
     patch.setattr(transitions, "_next", after)
 
 
-@mutant("K13", "elect whoever lives, whatever the policy says")
+@mutant("K13", "elect any live replica, whatever the policy says")
 def _(patch: Patch) -> None:
     patch.setattr(Controller, "_unclean_policy", lambda self, partition: elections.ANY)
 
 
-@mutant("K14", "take the office of the controller only while nobody has ever held it")
+@mutant("K14", "take the controller's office only if nobody has ever held it")
 def _(patch: Patch) -> None:
     right = Controller._run_for_office
 
@@ -148,7 +148,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Controller, "_on_admin_request_expired", lambda self, request_id: None)
 
 
-@mutant("K98", "answer a request whose time is over, and grant it later nevertheless")
+@mutant("K98", "answer a request whose time is over, and grant it later")
 def _(patch: Patch) -> None:
     right = Controller._on_admin_request_expired
 

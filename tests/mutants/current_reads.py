@@ -29,7 +29,7 @@ def _(patch: Patch) -> None:
     patch.setattr(CurrentReads, "look", look)
 
 
-@mutant("K191", "take a fetch for a proof of the time at which it arrives")
+@mutant("K191", "take the arrival time of a fetch as its proof")
 def _(patch: Patch) -> None:
     right = CurrentReads.fetched
 
@@ -40,7 +40,7 @@ def _(patch: Patch) -> None:
     patch.setattr(CurrentReads, "fetched", fetched)
 
 
-@mutant("K192", "ask one follower less than may lead next")
+@mutant("K192", "wait for one follower fewer than may lead next")
 def _(patch: Patch) -> None:
     right = CurrentReads.look
 
@@ -61,7 +61,7 @@ def _(patch: Patch) -> None:
     patch.setattr(CurrentReads, "look", look)
 
 
-@mutant("K193", "count a fetch that follows an answer from before the question")
+@mutant("K193", "count a fetch that continues an answer from before the question")
 def _(patch: Patch) -> None:
     right = Serving._inquiry
 
@@ -74,7 +74,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Serving, "_inquiry", inquiry)
 
 
-@mutant("K194", "answer for an ISR below its minimum")
+@mutant("K194", "answer while the ISR is below its minimum")
 def _(patch: Patch) -> None:
     right = CurrentReads.look
 

@@ -14,22 +14,22 @@ from insync.replication.core.types import NO_LEADER
 from .catalogue import Patch, mutant
 
 
-@mutant("K160", "look at no log that a follower doubts")
+@mutant("K160", "check no log that a follower doubts")
 def _(patch: Patch) -> None:
     patch.setattr(DamagedLogs, "doubted", lambda self, *doubt: None)
 
 
-@mutant("K224", "take what this node cannot read of a log for no damage")
+@mutant("K224", "ignore damage that this node cannot read in its own log")
 def _(patch: Patch) -> None:
     patch.setattr(Gathering, "_found_damaged", lambda self, partition, offset: None)
 
 
-@mutant("K161", "give up a damaged log though nobody else has all that is committed")
+@mutant("K161", "give up a damaged log although no other replica has everything committed")
 def _(patch: Patch) -> None:
     patch.setattr(damage, "may_give_up", lambda record, node_id, live: True)
 
 
-@mutant("K162", "give a damaged log up to members of the ISR alone")
+@mutant("K162", "give up a damaged log only in favour of members of the ISR")
 def _(patch: Patch) -> None:
     def may_give_up(record: PartitionRecord, node_id: int, live: Collection[int]) -> bool:
         return any(each != node_id and each in live for each in record.isr)
@@ -45,21 +45,21 @@ def _(patch: Patch) -> None:
     patch.setattr(damage, "may_copy_again", may_copy_again)
 
 
-@mutant("K164", "copy no damaged log again")
+@mutant("K164", "never copy a damaged log again")
 def _(patch: Patch) -> None:
     patch.setattr(DamagedLogs, "look", lambda self: None)
 
 
-@mutant("K165", "keep a damaged log as an eligible leader though nobody else can fill the ISR")
+@mutant("K165", "keep a damaged log as an eligible replica although no other replica can fill the ISR")
 def _(patch: Patch) -> None:
     patch.setattr(damage, "must_step_back", lambda record, node_id, live: False)
 
 
-@mutant("K166", "count a log as complete that could not be opened at a start")
+@mutant("K166", "count a log that could not be opened at a start as complete")
 def _(patch: Patch) -> None:
     patch.setattr(Membership, "_is_lost", lambda self, partition, whole: False)
 
 
-@mutant("K167", "take no log that a start finds damaged for one to copy again")
+@mutant("K167", "never copy again a log that a start finds damaged")
 def _(patch: Patch) -> None:
     patch.setattr(DamagedLogs, "found", lambda self, event: None)

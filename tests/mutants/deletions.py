@@ -32,18 +32,18 @@ def _(patch: Patch) -> None:
     patch.setattr(Deletions, "on_delete_records", on_delete_records)
 
 
-@mutant("K17b", "compare with what is deleted, and keep what ends there")
+@mutant("K17b", "compare with a deleted epoch, and keep a log that ends in it")
 def _(patch: Patch) -> None:
     patch.setattr(LeaderRole, "_deleted", lambda self, event: False)
     patch.setattr(FollowerRole, "_ends_before", lambda self, leader_log_start: False)
 
 
-@mutant("Z36", "want the first batch to begin at the log start (KAFKA-6975)")
+@mutant("Z36", "expect the first batch to begin at the log start (KAFKA-6975)")
 def _(patch: Patch) -> None:
     patch.setattr(LogState, "is_empty", False)
 
 
-@mutant("Z11", "leave the high watermark behind when a log begins again (KAFKA-9491)")
+@mutant("Z11", "keep the old high watermark when a log restarts (KAFKA-9491)")
 def _(patch: Patch) -> None:
     def truncated(
         self: LogState,
@@ -60,12 +60,12 @@ def _(patch: Patch) -> None:
     patch.setattr(LogState, "truncated", truncated)
 
 
-@mutant("K21", "say that records are gone when the leader alone has deleted them")
+@mutant("K21", "report records as deleted when the leader alone has deleted them")
 def _(patch: Patch) -> None:
     patch.setattr(Deletions, "low_watermark", lambda self: self._replica.log.log_start_offset)
 
 
-@mutant("K22", "ask the living only whether they have deleted (KIP-107 as Kafka has it)")
+@mutant("K22", "wait only for live replicas before reporting a deletion (as Kafka does, KIP-107)")
 def _(patch: Patch) -> None:
     def low_watermark(self: Deletions) -> int:
         followers = self._leader.followers.items()
@@ -75,12 +75,12 @@ def _(patch: Patch) -> None:
     patch.setattr(Deletions, "low_watermark", low_watermark)
 
 
-@mutant("K23", "let a replica join that still holds what is deleted")
+@mutant("K23", "let a replica join that still has deleted records")
 def _(patch: Patch) -> None:
     patch.setattr(rules, "has_let_go", lambda follower, log_start: True)
 
 
-@mutant("K24", "tell the leader's log start as one's own before it is")
+@mutant("K24", "report the leader's log start as the follower's own before it is")
 def _(patch: Patch) -> None:
     right = FollowerRole._ask
 

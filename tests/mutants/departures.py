@@ -7,7 +7,7 @@ from insync.replication.core.control.view import ClusterView
 from .catalogue import Patch, mutant
 
 
-@mutant("K26", "take a node that is about to stop for one that stays (KIP-841)")
+@mutant("K26", "treat a node that is about to stop as one that stays (KIP-841)")
 def _(patch: Patch) -> None:
     patch.setattr(ClusterView, "staying", property(lambda self: dict(self.nodes)))
 
@@ -17,6 +17,6 @@ def _(patch: Patch) -> None:
     patch.setattr(ClusterView, "live_for", live_for)
 
 
-@mutant("K27", "let a node go before others lead what it leads")
+@mutant("K27", "let a node stop before other nodes have taken over its leaderships")
 def _(patch: Patch) -> None:
     patch.setattr(ClusterView, "is_relieved", lambda self, node_id: True)

@@ -7,7 +7,7 @@ from insync.replication.core.control.view import ClusterView
 from .catalogue import Patch, mutant
 
 
-@mutant("K40", "count a replica as alive though its log directory is offline")
+@mutant("K40", "count a replica as alive although its log directory is offline")
 def _(patch: Patch) -> None:
     def live_for(self: ClusterView, partition: object, *, leaving: bool = False) -> dict[int, int]:
         return {node: each.incarnation for node, each in self.nodes.items() if leaving or not each.leaving}

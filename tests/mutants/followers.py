@@ -33,7 +33,7 @@ def _(patch: Patch) -> None:
     patch.setattr(FollowerRole, "enter", enter)
 
 
-@mutant("Z2", "truncate to the leader's answer only, and go on from its epoch (KIP-279)")
+@mutant("Z2", "truncate to the leader's answer only, and continue from its epoch (KIP-279)")
 def _(patch: Patch) -> None:
     def cut(cache: EpochCache, log_end_offset: int, leader_end: EpochEnd) -> int:
         return min(leader_end.end_offset, log_end_offset)
@@ -70,7 +70,7 @@ def _(patch: Patch) -> None:
     patch.setattr(FollowerRole, "on_fetched", on_fetched)
 
 
-@mutant("Z10", "take the leader's high watermark whatever one has")
+@mutant("Z10", "adopt the leader's high watermark beyond the follower's log end")
 def _(patch: Patch) -> None:
     def learn(self: LogState, leader_high_watermark: int) -> bool:
         self.high_watermark = max(self.high_watermark, leader_high_watermark)
@@ -79,7 +79,7 @@ def _(patch: Patch) -> None:
     patch.setattr(LogState, "learn_high_watermark", learn)
 
 
-@mutant("Z40", "keep the producers' sequences over a truncation (KAFKA-5494)")
+@mutant("Z40", "keep the producers' sequences after a truncation (KAFKA-5494)")
 def _(patch: Patch) -> None:
     right = LogState.truncated
 
@@ -99,7 +99,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ProducerTable, "__init__", lambda self, *found: right(self))
 
 
-@mutant("K18", "take no batch behind a gap that compaction has left")
+@mutant("K18", "accept no batch behind a gap that compaction has left")
 def _(patch: Patch) -> None:
     right = FollowerRole._take
 
@@ -112,7 +112,7 @@ def _(patch: Patch) -> None:
     patch.setattr(FollowerRole, "_take", take)
 
 
-@mutant("K19", "count what compaction took away to the earlier epoch")
+@mutant("K19", "count the offsets that compaction removed to the earlier epoch")
 def _(patch: Patch) -> None:
     right = LogState.expect
 
@@ -125,7 +125,7 @@ def _(patch: Patch) -> None:
     patch.setattr(LogState, "expect", expect)
 
 
-@mutant("K20", "let chance say what a follower tells of its high watermark")
+@mutant("K20", "let chance decide what a follower reports of its high watermark")
 def _(patch: Patch) -> None:
     right = FollowerRole._ask
 
@@ -138,7 +138,7 @@ def _(patch: Patch) -> None:
     patch.setattr(FollowerRole, "_ask", ask)
 
 
-@mutant("Z50", "apply any answer that begins at one's own end (KAFKA-9087)")
+@mutant("Z50", "apply any answer that begins at the follower's log end (KAFKA-9087)")
 def _(patch: Patch) -> None:
     def current(self: FollowerRole, offset: int, leader_epoch: int, last_epoch: int | None) -> bool:
         return offset == self._replica.log.log_end_offset and not self._replica.log.outstanding
@@ -146,7 +146,7 @@ def _(patch: Patch) -> None:
     patch.setattr(FollowerRole, "_is_current", current)
 
 
-@mutant("K3", "believe a late divergence of the same leader epoch")
+@mutant("K3", "accept a late divergence of the same leader epoch")
 def _(patch: Patch) -> None:
     def current(self: FollowerRole, offset: int, leader_epoch: int, last_epoch: int | None) -> bool:
         return self._asked is not None and (offset, leader_epoch) == (self._asked[0], self._leader_epoch)
@@ -154,7 +154,7 @@ def _(patch: Patch) -> None:
     patch.setattr(FollowerRole, "_is_current", current)
 
 
-@mutant("Z45", "fall back to the high watermark when nobody answers (Liftbridge)")
+@mutant("Z45", "fall back to the high watermark when no leader answers (Liftbridge)")
 def _(patch: Patch) -> None:
     failures: dict[Replica, int] = {}
     right = FollowerRole.on_fetch_failed
@@ -170,7 +170,7 @@ def _(patch: Patch) -> None:
     patch.setattr(FollowerRole, "on_fetch_failed", on_fetch_failed)
 
 
-@mutant("Z14", "do not ask where the logs part while the leader is the same node (KAFKA-7164)")
+@mutant("Z14", "do not ask where the logs diverge while the leader is the same node (KAFKA-7164)")
 def _(patch: Patch) -> None:
     last: dict[Replica, int] = {}
     right = FollowerRole._ask

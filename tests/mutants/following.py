@@ -17,7 +17,7 @@ from .catalogue import Patch, mutant
 Leader = following._Leader
 
 
-@mutant("K94", "take a late answer for that to the fetch which is under way")
+@mutant("K94", "accept a late answer as that to the outstanding fetch")
 def _(patch: Patch) -> None:
     right = Leader.answered
 
@@ -29,7 +29,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Leader, "answered", answered)
 
 
-@mutant("K130", "lose the wake-up when a connection is there, or may be dialled again")
+@mutant("K130", "lose the wake-up when a connection is made, or may be dialled again")
 def _(patch: Patch) -> None:
     patch.setattr(Leader, "ready", lambda self: None)
 
@@ -57,7 +57,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Following, "want", want)
 
 
-@mutant("K133", "begin another fetch beside the one that is parked")
+@mutant("K133", "begin another fetch beside the parked one")
 def _(patch: Patch) -> None:
     patch.setattr(Leader, "_give_up", lambda self: setattr(self, "_question", 0))
 
@@ -91,7 +91,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Leader, "_fail", fail)
 
 
-@mutant("K136", "append what can be read of an answer whose sizes do not add up")
+@mutant("K136", "append the readable part of an answer whose sizes do not add up")
 def _(patch: Patch) -> None:
     right = following._places
 
@@ -113,12 +113,12 @@ def _(patch: Patch) -> None:
     patch.setattr(Channel, "disconnected", lambda self, reason: None)
 
 
-@mutant("K139", "go on asking for what a replica does not want to know any more")
+@mutant("K139", "continue to ask a question that a replica has withdrawn")
 def _(patch: Patch) -> None:
     patch.setattr(Leader, "drop", lambda self, partition: None)
 
 
-@mutant("K211", "ask nothing more of a leader after a failure")
+@mutant("K211", "ask a leader nothing more after a failure")
 def _(patch: Patch) -> None:
     patch.setattr(Leader, "_pause_over", lambda self: None)
 

@@ -23,7 +23,7 @@ from insync.replication.core.types import CONSUMER, PartitionId
 from .catalogue import Patch, mutant
 
 
-@mutant("Z12", "keep the epochs when nothing is cut (KAFKA-10706)")
+@mutant("Z12", "keep the epochs when a truncation removes nothing (KAFKA-10706)")
 def _(patch: Patch) -> None:
     right = LogState.truncated
 
@@ -34,7 +34,7 @@ def _(patch: Patch) -> None:
     patch.setattr(LogState, "truncated", truncated)
 
 
-@mutant("Z18b", "let a process lead on what its predecessor was told")
+@mutant("Z18b", "let a process lead by what its predecessor had read")
 def _(patch: Patch) -> None:
     patch.setattr(Assignments, "may_read", lambda self, revision: True)
 
@@ -49,7 +49,7 @@ def found_as(patch: Patch, change: Callable[[ev.Opened], ev.Opened]) -> None:
     patch.setattr(Replica, "_on_opened", on_opened)
 
 
-@mutant("Z32", "take for written what a checkpoint speaks of (Pegasus #719)")
+@mutant("Z32", "treat everything that a checkpoint mentions as written (Pegasus #719)")
 def _(patch: Patch) -> None:
     def up_to_the_mark(event: ev.Opened) -> ev.Opened:
         return attrs.evolve(event, log_end_offset=max(event.log_end_offset, event.high_watermark))
@@ -57,12 +57,12 @@ def _(patch: Patch) -> None:
     found_as(patch, up_to_the_mark)
 
 
-@mutant("Z33", "leave out epoch 0 when epochs are recovered (KAFKA-10432)")
+@mutant("Z33", "omit epoch 0 when epochs are recovered (KAFKA-10432)")
 def _(patch: Patch) -> None:
     found_as(patch, lambda event: attrs.evolve(event, epochs=tuple(e for e in event.epochs if e.epoch > 0)))
 
 
-@mutant("Z34", "lose the epochs with the power, and believe that there were none (KAFKA-16541)")
+@mutant("Z34", "lose the epochs in a power failure, and assume that there were none (KAFKA-16541)")
 def _(patch: Patch) -> None:
     found_as(patch, lambda event: attrs.evolve(event, epochs=event.epochs[:1]))
 
@@ -80,7 +80,7 @@ def _(patch: Patch) -> None:
     patch.setattr(LeaderRole, "_answer", answer)
 
 
-@mutant("Z47", "compact what is not committed (KAFKA-13194)")
+@mutant("Z47", "compact records that are not committed (KAFKA-13194)")
 def _(patch: Patch) -> None:
     patch.setattr(Replica, "cleaning_bound", property(lambda self: self.log.log_end_offset))
 
@@ -90,7 +90,7 @@ def _(patch: Patch) -> None:
     patch.setattr(StallWatch, "look", lambda self, at, elapsed: False)
 
 
-@mutant("K28", "know only the last batch of each producer after a start (Kafka's snapshots)")
+@mutant("K28", "remember only the last batch of each producer after a start (Kafka's snapshots)")
 def _(patch: Patch) -> None:
     def last_alone(event: ev.Opened) -> ev.Opened:
         last = tuple(attrs.evolve(each, batches=each.batches[-1:]) for each in event.producers)
@@ -104,7 +104,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Broker, "tick_replicas", lambda self: None)
 
 
-@mutant("K121", "go by a reading of the store that is older than what is known")
+@mutant("K121", "use a reading of the store that is older than the known one")
 def _(patch: Patch) -> None:
     right = Assignments.read
 
@@ -117,7 +117,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Assignments, "read", read)
 
 
-@mutant("K122", "let replicas learn who lives when they begin, and never again")
+@mutant("K122", "report the live nodes to replicas only when they begin")
 def _(patch: Patch) -> None:
     right = Assignments.read
 
@@ -129,7 +129,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Assignments, "read", read)
 
 
-@mutant("K123", "take a log of a topic that was deleted for that of its namesake")
+@mutant("K123", "take the log of a deleted topic for that of its namesake")
 def _(patch: Patch) -> None:
     def has_lost_topic(self: Assignments, partition: PartitionId) -> bool:
         return partition.topic not in self._context.view.topics
@@ -137,7 +137,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Assignments, "_has_lost_topic", has_lost_topic)
 
 
-@mutant("K181", "tell the first portion of the replicas that a reading concerns, and forget the others")
+@mutant("K181", "notify the first portion of the replicas that a reading concerns, and forget the others")
 def _(patch: Patch) -> None:
     right = Assignments._tell_some
 
@@ -148,7 +148,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Assignments, "_tell_some", tell_some)
 
 
-@mutant("K182", "tell a replica of whose turn has come that the nodes have changed, and not of its record")
+@mutant("K182", "notify a replica in its turn of the changed nodes, but not of its record")
 def _(patch: Patch) -> None:
     right = Assignments._tell
 

@@ -32,16 +32,14 @@ def _join_whether_or_not_caught_up(patch: Patch) -> None:
     patch.setattr(IsrChange, "maybe_expand", maybe_expand)
 
 
-@mutant(
-    "K16", "let a follower join at the high watermark, if it has caught up with the end of its last fetch"
-)
+@mutant("K16", "let a follower join at the high watermark if it has caught up with the end of its last fetch")
 def _(patch: Patch) -> None:
     patch.setattr(
         rules, "may_join", lambda follower, high_watermark, start: follower.log_end_offset >= high_watermark
     )
 
 
-@mutant("Z4", "let a follower join that has not all of the earlier epochs (KAFKA-7128)")
+@mutant("Z4", "let a follower join that lacks part of the earlier epochs (KAFKA-7128)")
 def _(patch: Patch) -> None:
     _join_whether_or_not_caught_up(patch)
     patch.setattr(
@@ -49,12 +47,12 @@ def _(patch: Patch) -> None:
     )
 
 
-@mutant("Z5", "count a joining member only when it has joined (KIP-497)")
+@mutant("Z5", "count a joining member only after it has joined (KIP-497)")
 def _(patch: Patch) -> None:
     patch.setattr(rules, "maximal_isr", lambda isr, joining: frozenset(isr))
 
 
-@mutant("Z6", "stop counting a leaving member before that is stored (KIP-497)")
+@mutant("Z6", "stop counting a leaving member before the store has recorded it (KIP-497)")
 def _(patch: Patch) -> None:
     def maximal(self: LeaderRole) -> frozenset[int]:
         pending = self.change.pending
@@ -83,7 +81,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Replica, "new_proposal_id", number)
 
 
-@mutant("Z23b", "keep what is proposed over a leader epoch")
+@mutant("Z23b", "keep a proposal across leader epochs")
 def _(patch: Patch) -> None:
     kept: dict[Replica, Any] = {}
     right = LeaderRole.enter
@@ -101,7 +99,7 @@ def _(patch: Patch) -> None:
     patch.setattr(LeaderRole, "leave", leave)
 
 
-@mutant("K5", "drop an ISR proposal whose fate is not known")
+@mutant("K5", "drop an ISR proposal whose outcome is unknown")
 def _(patch: Patch) -> None:
     right = IsrChange.on_outcome
 
@@ -115,12 +113,12 @@ def _(patch: Patch) -> None:
     patch.setattr(IsrChange, "on_outcome", on_outcome)
 
 
-@mutant("Z22", "never ask again about an ISR proposal whose fate is not known (KAFKA-14144)")
+@mutant("Z22", "never ask again about an ISR proposal whose outcome is unknown (KAFKA-14144)")
 def _(patch: Patch) -> None:
     patch.setattr(IsrChange, "_look_again", lambda self, pending: None)
 
 
-@mutant("Z16", "add a member without a check of its incarnation (KIP-903)")
+@mutant("Z16", "add a member without checking its incarnation (KIP-903)")
 def _(patch: Patch) -> None:
     right = IsrChange._propose
 
@@ -145,7 +143,7 @@ def _(patch: Patch) -> None:
     patch.setattr(IsrChange, "maybe_expand", maybe_expand)
 
 
-@mutant("Z15", "let a replica join whose node is fenced (KIP-841, KAFKA-13916)")
+@mutant("Z15", "let a replica of a fenced node join (KIP-841, KAFKA-13916)")
 def _(patch: Patch) -> None:
     right = proposing.conditions
 
@@ -156,7 +154,7 @@ def _(patch: Patch) -> None:
     patch.setattr(LeaderRole, "eligible", lambda self, follower: follower.incarnation >= 0)
 
 
-@mutant("Z17", "name the incarnation that the store shows, not the one that fetched (KAFKA-15221)")
+@mutant("Z17", "name the incarnation in the store, not the one that fetched (KAFKA-15221)")
 def _(patch: Patch) -> None:
     right = IsrChange._propose
 
@@ -185,12 +183,12 @@ def _(patch: Patch) -> None:
     patch.setattr(LeaderRole, "enter", enter)
 
 
-@mutant("K16b", "put out at once who joins by a proposal that was made before the log was opened again")
+@mutant("K16b", "remove at once a member that joined by a proposal made before the log was reopened")
 def _(patch: Patch) -> None:
     patch.setattr(LeaderRole, "_meet_new_members", lambda self: None)
 
 
-@mutant("K29", "forget who is about to join when the log is opened again")
+@mutant("K29", "forget a joining replica when the log is reopened")
 def _(patch: Patch) -> None:
     patch.setattr(IsrChange, "take_over", lambda self, earlier: None)
 
@@ -214,7 +212,7 @@ def _(patch: Patch) -> None:
     _join_whether_or_not_caught_up(patch)
 
 
-@mutant("K180", "let no more time pass for a replica for which it was once without use")
+@mutant("K180", "let no more time pass for a replica that once had no use for it")
 def _(patch: Patch) -> None:
     step, fetch = Replica.step, Replica.fetch
 
@@ -248,7 +246,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Proposing, "written", written)
 
 
-@mutant("K184", "tell nobody what became of an ISR change that was refused")
+@mutant("K184", "report the outcome of a refused ISR change to nobody")
 def _(patch: Patch) -> None:
     right = Proposing._step
 

@@ -30,7 +30,7 @@ def _(patch: Patch) -> None:
     patch.setattr(LeaderRole, "on_fetch", on_fetch)
 
 
-@mutant("Z7", "count what a follower has past the divergence (KAFKA-13141)")
+@mutant("Z7", "count a follower's records past the divergence (KAFKA-13141)")
 def _(patch: Patch) -> None:
     right = LeaderRole._answer
 
@@ -56,7 +56,7 @@ def _(patch: Patch) -> None:
     patch.setattr(LeaderRole, "enter", enter)
 
 
-@mutant("Z53", "do not ask where the logs part (Fluss, Kafka before KIP-101; KAFKA-7164)")
+@mutant("Z53", "do not ask where the logs diverge (Fluss, Kafka before KIP-101; KAFKA-7164)")
 def _(patch: Patch) -> None:
     right = LeaderRole._epoch_end
 
@@ -66,7 +66,7 @@ def _(patch: Patch) -> None:
     patch.setattr(LeaderRole, "_epoch_end", epoch_end)
 
 
-@mutant("Z25", "keep followers' offsets over a leader epoch")
+@mutant("Z25", "keep followers' offsets across leader epochs")
 def _(patch: Patch) -> None:
     kept: dict[Replica, dict[int, rules.Follower]] = {}
     right = LeaderRole.enter
@@ -82,7 +82,7 @@ def _(patch: Patch) -> None:
     patch.setattr(LeaderRole, "enter", enter)
 
 
-@mutant("Z39", "answer what was parked in an earlier epoch by offset alone")
+@mutant("Z39", "answer a request parked in an earlier epoch by offset alone")
 def _(patch: Patch) -> None:
     kept: dict[Replica, Any] = {}
     right = FollowerRole._learn
@@ -100,7 +100,7 @@ def _(patch: Patch) -> None:
     patch.setattr(FollowerRole, "_learn", learn)
 
 
-@mutant("Z52", "expose all that a new leader has at once")
+@mutant("Z52", "expose a new leader's whole log at once")
 def _(patch: Patch) -> None:
     right = LeaderRole.enter
 
@@ -111,7 +111,7 @@ def _(patch: Patch) -> None:
     patch.setattr(LeaderRole, "enter", enter)
 
 
-@mutant("K4", "lead before the log has done what the earlier role asked for")
+@mutant("K4", "lead before the log has completed the operations of the earlier role")
 def _(patch: Patch) -> None:
     right = Replica._enter_waiting_epoch
 
@@ -124,7 +124,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Replica, "_enter_waiting_epoch", enter)
 
 
-@mutant("K6", "expose a batch when it is asked to be written")
+@mutant("K6", "expose a batch before it has been written")
 def _(patch: Patch) -> None:
     right = leader_module.LeaderRole.append
 
@@ -140,7 +140,7 @@ def _(patch: Patch) -> None:
     patch.setattr(leader_module, "diverges", lambda end, last_epoch, offset: end.end_offset < offset)
 
 
-@mutant("Z38", "do not look at the high watermark again when the ISR has changed (KAFKA-13091)")
+@mutant("Z38", "do not recompute the high watermark when the ISR has changed (KAFKA-13091)")
 def _(patch: Patch) -> None:
     def on_tick(self: LeaderRole) -> None:
         for parked in self._parked.expired(self.replica.now):
@@ -163,7 +163,7 @@ def _(patch: Patch) -> None:
     patch.setattr(LeaderRole, "_fetch_error", fetch_error)
 
 
-@mutant("K9", "answer acks=all when it is written here")
+@mutant("K9", "answer acks=all after the local write")
 def _(patch: Patch) -> None:
     def committed(self: ProducePurgatory, high_watermark: int) -> list[Parked]:
         found, self._for_commit = self._for_commit, []
@@ -172,7 +172,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ProducePurgatory, "committed", committed)
 
 
-@mutant("K10", "refuse a batch under the minimum ISR, and write it")
+@mutant("K10", "refuse a batch under the minimum ISR, but write it")
 def _(patch: Patch) -> None:
     right = LeaderRole.on_produce
 
@@ -185,7 +185,7 @@ def _(patch: Patch) -> None:
     patch.setattr(LeaderRole, "on_produce", on_produce)
 
 
-@mutant("K11", "tell of the latest offset before the own high watermark may be trusted (KIP-207)")
+@mutant("K11", "report the latest offset before the leader's own high watermark can be trusted (KIP-207)")
 def _(patch: Patch) -> None:
     def latest(self: LeaderRole, *, read_committed: bool = False) -> tuple[ErrorCode, int]:
         return ErrorCode.NONE, self.replica.log.high_watermark
@@ -193,12 +193,12 @@ def _(patch: Patch) -> None:
     patch.setattr(LeaderRole, "latest_offset", latest)
 
 
-@mutant("K12", "let no parked produce run out")
+@mutant("K12", "let no parked produce request time out")
 def _(patch: Patch) -> None:
     patch.setattr(ProducePurgatory, "expired", lambda self, now: [])
 
 
-@mutant("K115", "tell of the record at the high watermark by its time")
+@mutant("K115", "let a lookup by time return the record at the high watermark")
 def _(patch: Patch) -> None:
     def is_committed(self: LeaderRole, offset: int, *, read_committed: bool = False) -> bool:
         return offset <= self._replica.log.high_watermark
@@ -219,7 +219,7 @@ def _(patch: Patch) -> None:
     patch.setattr(LeaderRole, "_refusal", refusal)
 
 
-@mutant("K117", "take every follower for caught up when the next batch comes")
+@mutant("K117", "treat every follower as caught up when the next batch arrives")
 def _(patch: Patch) -> None:
     right = LeaderRole.append
 
@@ -231,7 +231,7 @@ def _(patch: Patch) -> None:
     patch.setattr(LeaderRole, "append", append)
 
 
-@mutant("K118", "take whoever asks for caught up, whatever it asks for")
+@mutant("K118", "treat every follower that fetches as caught up, whatever its offset")
 def _(patch: Patch) -> None:
     right = rules.Follower.fetched
 
@@ -244,7 +244,7 @@ def _(patch: Patch) -> None:
     patch.setattr(rules.Follower, "fetched", fetched)
 
 
-@mutant("K119", "tell of an append that has failed that it is done (acks=1)")
+@mutant("K119", "acknowledge an append that failed (acks=1)")
 def _(patch: Patch) -> None:
     right = LeaderRole.leave
 

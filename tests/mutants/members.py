@@ -17,7 +17,7 @@ from insync.replication.core.transaction import SameValue, Seen, Transaction
 from .catalogue import Patch, mutant
 
 
-@mutant("K15", "register against other records than the proof was made for")
+@mutant("K15", "register against records other than those that the proof was made for")
 def _(patch: Patch) -> None:
     right = Membership.enter
 
@@ -34,7 +34,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Membership, "enter", enter)
 
 
-@mutant("K100", "take a folder for whole that was put back to an older state")
+@mutant("K100", "take a folder that was restored to an older state for complete")
 def _(patch: Patch) -> None:
     def is_behind(found: Evidence, pulses: Mapping[str, int]) -> bool:
         return False
@@ -42,17 +42,17 @@ def _(patch: Patch) -> None:
     patch.setattr(membership, "_is_behind", is_behind)
 
 
-@mutant("K101", "count on in a folder that is behind before the store knows what it lacks")
+@mutant("K101", "advance the count of a folder that is behind before the store knows what it lacks")
 def _(patch: Patch) -> None:
     patch.setattr(Membership, "_to_prove", lambda self, directories: list(directories))
 
 
-@mutant("K102", "take a log for whole that ends before what its checkpoint says is committed")
+@mutant("K102", "take a log for complete that ends before the high watermark in its checkpoint")
 def _(patch: Patch) -> None:
     patch.setattr(Held, "is_whole", property(lambda self: self.home is not None))
 
 
-@mutant("K103", "register after a lost session without looking who has come since")
+@mutant("K103", "register after a lost session without checking for a newer process")
 def _(patch: Patch) -> None:
     right = Membership.enter_again
 
@@ -76,7 +76,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Membership, "enter", enter)
 
 
-@mutant("K105", "look at no partition again because nodes came or went")
+@mutant("K105", "examine no partition again when nodes come or go")
 def _(patch: Patch) -> None:
     def look_at(self: Controller, view: ClusterView) -> None:
         before, self._view = self._view, view
@@ -86,7 +86,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Controller, "_look_at", look_at)
 
 
-@mutant("K104", "take the lock on a copy of a folder for the death of the process that has the folder")
+@mutant("K104", "take the lock on a copy of a folder as proof that the folder's own process is dead")
 def _(patch: Patch) -> None:
     right = Membership.replaces_holder
 

@@ -20,16 +20,16 @@ from .impossible import IMPOSSIBLE
 HEAD = """# Planted errors, and what notices them
 
 `python -m tests.mutants` plants each of these errors in the core alone, and runs seed after seed of
-`insync simulate` until the oracle objects. A seed counts only if it is clean without the error. The rules that the
-errors break, and the invariants, are those of [the protocol](protocol.md). This page is made by
+`insync simulate` until the oracle reports a violation. A seed counts only if it is clean without the error.
+[The protocol](protocol.md) lists the rules that the errors break, and the invariants. These commands make the page:
 
     python -m tests.mutants --seconds 400 --survey 0 --results FILE
     python -m tests.mutants.transactions > FILE2; python -m tests.mutants.exactly_once >> FILE2
     python -m tests.mutants.groups > FILE3
     python -m tests.mutants.page FILE FILE2 FILE3 > docs/planted-errors.md
 
-Seconds are of processor time, on a machine that had other work to do. Seeds of K250 to K262 are those of `insync
-simulate --transactions`. Another version of the simulator finds an error at another seed:
+Seconds are processor time, on a machine that had other work to do. The seeds of K250 to K262 are those of `insync
+simulate --transactions`. A change of the simulator changes the seeds at which it finds an error:
 
     python -m tests.mutants.confirm          # which rows no longer hold at their seeds: minutes, not hours
 """
@@ -37,11 +37,11 @@ simulate --transactions`. Another version of the simulator finds an error at ano
 PARTS = {
     "TZ": """## Transactions
 
-Errors of [transactions](transactions.md#how-it-is-tested) have simulators of their own, whose invariants those are.
+Errors of [transactions](transactions.md#how-it-is-tested) have their own simulators, with their own invariants.
 """,
     "GZ": """## Groups
 
-Errors of [groups](groups.md#the-simulator) have a simulator of their own, whose invariants those are.
+Errors of [groups](groups.md#the-simulator) have their own simulator, with its own invariants.
 """,
 }
 """What stands above the table of errors whose names begin so."""
@@ -99,7 +99,7 @@ def page(found: dict[str, Found], names: Sequence[str]) -> str:
     for each in caught:
         title = each.title.replace("|", "\\|")
         lines.append(f"| {each.mutant} | {title} | {each.invariant} | {each.seed} | {each.seconds:g} |")
-    lines += ["", "Errors that cannot be made here:", "", "| error | why |", "|---|---|"]
+    lines += ["", "Errors that cannot occur here:", "", "| error | why |", "|---|---|"]
     lines += [f"| {name} | {why} |" for name, why in IMPOSSIBLE.items()]
     return "\n".join(lines) + "\n"
 

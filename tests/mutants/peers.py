@@ -11,7 +11,7 @@ from .catalogue import Patch, mutant
 Round = peers._Round
 
 
-@mutant("K150", "wait for ever for a node that does not tell of its logs")
+@mutant("K150", "wait forever for a node that does not report its logs")
 def _(patch: Patch) -> None:
     right = Round.begin
 

@@ -11,7 +11,7 @@ from insync.replication.core.types import BatchMeta
 from .catalogue import Patch, mutant
 
 
-@mutant("K30", "let a producer go on though another has followed under its name (KIP-360)")
+@mutant("K30", "let a producer continue after another has taken over its name (KIP-360)")
 def _(patch: Patch) -> None:
     right = ProducerTable.check
 
@@ -25,7 +25,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ProducerTable, "check", check)
 
 
-@mutant("K31", "let a new epoch of a producer begin anywhere")
+@mutant("K31", "let a producer's new epoch begin at any sequence")
 def _(patch: Patch) -> None:
     right = ProducerTable.check
 
@@ -38,6 +38,6 @@ def _(patch: Patch) -> None:
     patch.setattr(ProducerTable, "check", check)
 
 
-@mutant("K32", "go on from what a producer has written, though it is not committed")
+@mutant("K32", "continue from what a producer has written although it is not committed")
 def _(patch: Patch) -> None:
     patch.setattr(DescribeProducersResult, "settled", property(lambda self: self.error == 0))

@@ -21,7 +21,7 @@ from insync.replication.core.types import NO_LEADER
 from .catalogue import Patch, mutant
 
 
-@mutant("Z31", "elect one of the last known eligible ones though another is not back (KAFKA-19522)")
+@mutant("Z31", "elect one of the last known eligible replicas before all of them are back (KAFKA-19522)")
 def _(patch: Patch) -> None:
     right = controller.decide
 
@@ -35,7 +35,7 @@ def _(patch: Patch) -> None:
     patch.setattr(controller, "decide", decide)
 
 
-@mutant("K60", "elect the first of the last known eligible ones, not the most complete")
+@mutant("K60", "elect the first of the last known eligible replicas, not the most complete one")
 def _(patch: Patch) -> None:
     patch.setattr(Situation, "most_complete", lambda self, nodes: next(iter(nodes)))
 
@@ -45,12 +45,12 @@ def _(patch: Patch) -> None:
     patch.setattr(elections.LogInfo, "completeness", property(lambda self: (0, self.log_end_offset)))
 
 
-@mutant("K62", "tell the epoch that was entered for that of the last record")
+@mutant("K62", "report the epoch entered as the epoch of the last record")
 def _(patch: Patch) -> None:
     patch.setattr(LogState, "last_epoch", property(lambda self: self.epochs.latest))
 
 
-@mutant("K63", "believe what was told of a log in an earlier epoch, or by an earlier process")
+@mutant("K63", "believe a report of a log from an earlier epoch or an earlier process")
 def _(patch: Patch) -> None:
     right = Controller._situation
 
@@ -61,7 +61,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Controller, "_situation", situation)
 
 
-@mutant("Z42", "remove a replica and stay in the leader epoch, so that what it had acknowledged still counts")
+@mutant("Z42", "remove a replica and keep the leader epoch, so that its acknowledgements still count")
 def _(patch: Patch) -> None:
     right = transitions._next
 
@@ -95,7 +95,7 @@ def _(patch: Patch) -> None:
     _finish(patch, lambda record, in_sync: any(node in record.adding for node in in_sync))
 
 
-@mutant("K65", "cancel a reassignment though too few of the old replicas are in sync")
+@mutant("K65", "cancel a reassignment although too few of the old replicas are in sync")
 def _(patch: Patch) -> None:
     def may_finish(record: PartitionRecord, in_sync: Sequence[int]) -> bool:
         return not any(node in record.adding for node in record.target)
@@ -103,7 +103,7 @@ def _(patch: Patch) -> None:
     _finish(patch, may_finish)
 
 
-@mutant("K65b", "end a move with an ISR that is enough only for the replicas that there were")
+@mutant("K65b", "end a move with an ISR that is sufficient only for the former replicas")
 def _(patch: Patch) -> None:
     def may_finish(record: PartitionRecord, in_sync: Sequence[int]) -> bool:
         return set(record.adding) & set(record.target) <= set(in_sync) and len(in_sync) >= record.min_isr
@@ -111,7 +111,7 @@ def _(patch: Patch) -> None:
     _finish(patch, may_finish)
 
 
-@mutant("K66", "take replicas away when a reassignment begins")
+@mutant("K66", "remove replicas when a reassignment begins")
 def _(patch: Patch) -> None:
     right = transitions.reassign
 
@@ -168,7 +168,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Replica, "_enter_waiting_epoch", enter)
 
 
-@mutant("K70", "give leadership to the preferred replica though it is not in sync")
+@mutant("K70", "give leadership to the preferred replica although it is not in sync")
 def _(patch: Patch) -> None:
     right = transitions.prefer
 
@@ -181,7 +181,7 @@ def _(patch: Patch) -> None:
     patch.setattr(transitions, "prefer", prefer)
 
 
-@mutant("K71", "look after imbalance where the preferred replica leads, and leave the others alone")
+@mutant("K71", "correct imbalance where the preferred replica leads, and leave the other partitions alone")
 def _(patch: Patch) -> None:
     right = rebalance.plan
 

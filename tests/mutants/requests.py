@@ -12,7 +12,7 @@ from insync.replication.core.types import PartitionId
 from .catalogue import Patch, mutant
 
 
-@mutant("K140", "answer a request with every partition that becomes known")
+@mutant("K140", "answer a request once for each partition that becomes known")
 def _(patch: Patch) -> None:
     right = Producing._add
 
@@ -24,7 +24,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Producing, "_add", add)
 
 
-@mutant("K141", "never answer a request of which a part was refused")
+@mutant("K141", "never answer a request with a refused partition")
 def _(patch: Patch) -> None:
     right = Producing._add
 
@@ -35,7 +35,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Producing, "_add", add)
 
 
-@mutant("K142", "take acks=all for acks=1 where a disk is behind")
+@mutant("K142", "treat acks=all as acks=1 when a disk is slow")
 def _(patch: Patch) -> None:
     right = Producing._acks
 
@@ -45,7 +45,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Producing, "_acks", acks)
 
 
-@mutant("K143", "tell a request what has become of another one's batch")
+@mutant("K143", "report another request's outcome for a batch")
 def _(patch: Patch) -> None:
     right = Producing.replied
 
@@ -58,7 +58,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Producing, "replied", replied)
 
 
-@mutant("K144", "let one refused batch refuse the rest of its request")
+@mutant("K144", "refuse a whole request because of one refused batch")
 def _(patch: Patch) -> None:
     right = Producing._produce
 

@@ -14,12 +14,12 @@ from insync.replication.core.control.records import PartitionRecord
 from .catalogue import Patch, mutant
 
 
-@mutant("K170", "start in a store that is older than the folder knows")
+@mutant("K170", "start in a store that is older than the folder's knowledge of it")
 def _(patch: Patch) -> None:
     patch.setattr(Membership, "_check_store", lambda self, revision, pulses: None)
 
 
-@mutant("K171", "go on in a store that was put back while the process ran")
+@mutant("K171", "continue in a store that was restored while the process ran")
 def _(patch: Patch) -> None:
     patch.setattr(membership, "was_put_back", lambda revision, known: False)
     right = Membership.beat
@@ -31,7 +31,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Membership, "beat", beat)
 
 
-@mutant("K197", "enter a store that was put back since the folder was judged by it")
+@mutant("K197", "enter a store that was restored after the folder was judged by it")
 def _(patch: Patch) -> None:
     right = Membership.enter
 
@@ -42,13 +42,13 @@ def _(patch: Patch) -> None:
     patch.setattr(Membership, "enter", enter)
 
 
-@mutant("K172", "repair with the next epoch after those that folders know")
+@mutant("K172", "repair with the epoch that follows those that folders know")
 def _(patch: Patch) -> None:
     right = repair._partition
     patch.setattr(repair, "_partition", lambda *given: right(*given[:-1], 1))
 
 
-@mutant("K196", "repair by the epochs that logs know, not by those that the nodes have seen")
+@mutant("K196", "repair with the epochs that logs know, not those that nodes have seen")
 def _(patch: Patch) -> None:
     right = repair._partition
     patch.setattr(repair, "_partition", lambda *given: right(*given[:-2], 0, given[-1]))
@@ -72,7 +72,7 @@ def _(patch: Patch) -> None:
     patch.setattr(repair, "_partition", partition)
 
 
-@mutant("K241", "repair with a log that ends below what another one has deleted")
+@mutant("K241", "repair with a log that ends below what another log has deleted")
 def _(patch: Patch) -> None:
     patch.setattr(repair, "deleted_without_epoch", lambda topic, before, logs: 0)
 

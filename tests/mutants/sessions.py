@@ -24,7 +24,7 @@ from insync.replication.simulation.fetches import Peer
 from .catalogue import Patch, mutant
 
 
-@mutant("K90", "do not open again what a lost answer was about")
+@mutant("K90", "do not reopen the questions of a lost answer")
 def _(patch: Patch) -> None:
     right = LeaderSession.accept
 
@@ -35,7 +35,7 @@ def _(patch: Patch) -> None:
     patch.setattr(LeaderSession, "accept", accept)
 
 
-@mutant("K91", "hold for told what was only sent")
+@mutant("K91", "treat a question as delivered once it was sent")
 def _(patch: Patch) -> None:
     right = FollowerSession.request
 
@@ -48,7 +48,7 @@ def _(patch: Patch) -> None:
     patch.setattr(FollowerSession, "request", request)
 
 
-@mutant("K210", "forget the changes that a request has no room for")
+@mutant("K210", "forget the changes that do not fit into a request")
 def _(patch: Patch) -> None:
     right = FollowerSession.request
 
@@ -60,7 +60,7 @@ def _(patch: Patch) -> None:
     patch.setattr(FollowerSession, "request", request)
 
 
-@mutant("K95", "go on with a session at whatever answer it is")
+@mutant("K95", "continue a session after an answer of any epoch")
 def _(patch: Patch) -> None:
     right = LeaderSession.accept
 
@@ -70,7 +70,7 @@ def _(patch: Patch) -> None:
     patch.setattr(LeaderSession, "accept", accept)
 
 
-@mutant("K96", "answer a new question with what was asked before it")
+@mutant("K96", "answer a new question as if it were the previous one")
 def _(patch: Patch) -> None:
     right = LeaderSession.accept
 
@@ -84,12 +84,12 @@ def _(patch: Patch) -> None:
     patch.setattr(LeaderSession, "accept", accept)
 
 
-@mutant("K92", "leave open what was withdrawn")
+@mutant("K92", "leave a withdrawn question open")
 def _(patch: Patch) -> None:
     patch.setattr(FollowerSession, "withdraw", lambda self, key: None)
 
 
-@mutant("K99", "let any connection that names a session go on with it")
+@mutant("K99", "let any connection that names a session continue it")
 def _(patch: Patch) -> None:
     def find(
         self: SessionCache[Any, Any], session_id: int, now: float, owner: object = None
@@ -100,7 +100,7 @@ def _(patch: Patch) -> None:
     patch.setattr(SessionCache, "find", find)
 
 
-@mutant("K110", "drop the news of partitions that found no room in an answer")
+@mutant("K110", "drop the news of partitions that did not fit into an answer")
 def _(patch: Patch) -> None:
     right = Serving._try_answer
 
@@ -113,12 +113,12 @@ def _(patch: Patch) -> None:
     patch.setattr(Serving, "_try_answer", try_answer)
 
 
-@mutant("K111", "have nobody read ahead what is cold")
+@mutant("K111", "never read ahead data that is not in memory")
 def _(patch: Patch) -> None:
     patch.setattr(Gathering, "_warm", lambda *_: None)
 
 
-@mutant("K112", "let a client ask in the name of a node")
+@mutant("K112", "let a client fetch in the name of a node")
 def _(patch: Patch) -> None:
     right = Serving.arrived
 
@@ -134,7 +134,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Serving, "wake", lambda self, partition: None)
 
 
-@mutant("K114", "take a member that has everything for one that knows the high watermark")
+@mutant("K114", "assume that a member that has everything knows the high watermark")
 def _(patch: Patch) -> None:
     right = Serving._may_wait
 

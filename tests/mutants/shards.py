@@ -27,7 +27,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Shards, "_since", since)
 
 
-@mutant("K231", "serve groups when the first piece of their log was read")
+@mutant("K231", "serve groups after the first piece of their log has been read")
 def _(patch: Patch) -> None:
     right = Shards.read
 
@@ -40,7 +40,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Shards, "read", read)
 
 
-@mutant("K232", "take for a shard what was read for the one before it (KAFKA-9307)")
+@mutant("K232", "give a shard what was read for its predecessor (KAFKA-9307)")
 def _(patch: Patch) -> None:
     right = Shards.read
 
@@ -51,7 +51,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Shards, "read", read)
 
 
-@mutant("K233", "keep the shard of a partition that is led elsewhere")
+@mutant("K233", "keep the shard of a partition that another node leads")
 def _(patch: Patch) -> None:
     right = Shards._look_at
 
@@ -63,7 +63,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Shards, "_look_at", look_at)
 
 
-@mutant("K234", "go on with the state of an earlier leadership")
+@mutant("K234", "continue with the state of an earlier leadership")
 def _(patch: Patch) -> None:
     right = Shards._look_at
 
@@ -76,7 +76,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Shards, "_look_at", look_at)
 
 
-@mutant("K235", "take for committed what a shard's log has accepted")
+@mutant("K235", "treat records as committed once a shard's log has accepted them")
 def _(patch: Patch) -> None:
     right = Shards._write
 
@@ -89,7 +89,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Shards, "_write", write)
 
 
-@mutant("K236", "tell a shard nothing of what is committed after it has begun")
+@mutant("K236", "report no committed records to a shard after it has begun")
 def _(patch: Patch) -> None:
     right = Shards.wake
 
@@ -101,7 +101,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Shards, "wake", wake)
 
 
-@mutant("K237", "take the time at which a fetch arrives for what it proves of the coordinator")
+@mutant("K237", "take the arrival time of a fetch as its proof about the coordinator")
 def _(patch: Patch) -> None:
     right = Shards._followed
 
@@ -122,12 +122,12 @@ def _(patch: Patch) -> None:
     patch.setattr(Shards, "_arm", lambda self, hosted: None)
 
 
-@mutant("K239", "let clients write to a topic of the cluster's own")
+@mutant("K239", "let clients write to an internal topic")
 def _(patch: Patch) -> None:
     patch.setattr(producing, "INTERNAL_TOPICS", {})
 
 
-@mutant("K240", "leave out the last record of each piece of a shard's log")
+@mutant("K240", "omit the last record of each piece of a shard's log")
 def _(patch: Patch) -> None:
     right = Shards.read
 

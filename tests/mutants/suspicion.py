@@ -16,7 +16,7 @@ from insync.replication.core.transaction import AtVersion, Seen, Transaction
 from .catalogue import Patch, mutant
 
 
-@mutant("K220", "take a node for silent that is silent to one of its watchers")
+@mutant("K220", "declare a node silent that is silent to one of its watchers")
 def _(patch: Patch) -> None:
     def tell(self: Suspicion, request: m.IsSilentRequest) -> m.IsSilentResponse:
         return m.IsSilentResponse(silent=True)
@@ -24,7 +24,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Suspicion, "tell", tell)
 
 
-@mutant("K221", "agree that a node is silent which has answered since")
+@mutant("K221", "agree that a node is silent although it has answered since")
 def _(patch: Patch) -> None:
     def is_silent(self: Suspicion, node: Any) -> bool:
         watch = self._watches.get(node.node_id)
@@ -33,7 +33,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Suspicion, "_is_silent", is_silent)
 
 
-@mutant("K223", "take an agreement for one of now that waited while this process stood still")
+@mutant("K223", "treat an agreement that waited while this process was paused as current")
 def _(patch: Patch) -> None:
     patch.setattr(Suspicion, "_is_current", lambda self, asked: True)
 

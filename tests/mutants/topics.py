@@ -22,7 +22,7 @@ from insync.replication.core.transaction import Seen
 from .catalogue import Patch, mutant
 
 
-@mutant("K80", "set the minimum ISR and leave the eligible replicas as they are (KIP-966)")
+@mutant("K80", "change the minimum ISR and leave the eligible replicas as they are (KIP-966)")
 def _(patch: Patch) -> None:
     def set_min_insync(record: PartitionRecord, min_insync: int) -> PartitionRecord | None:
         if record.min_insync_replicas == min_insync:
@@ -33,12 +33,12 @@ def _(patch: Patch) -> None:
     patch.setattr(transitions, "set_min_insync", set_min_insync)
 
 
-@mutant("K81", "set the minimum ISR of the topic alone, not of its partitions")
+@mutant("K81", "change the minimum ISR of the topic, but not of its partitions")
 def _(patch: Patch) -> None:
     patch.setattr(transitions, "set_min_insync", lambda record, min_insync: None)
 
 
-@mutant("K82", "say of a batch that was never answered that there is no such topic, because it was deleted")
+@mutant("K82", 'answer an unanswered batch with "unknown topic" because the topic was deleted')
 def _(patch: Patch) -> None:
     right = Replica._on_topic_deleted
 
@@ -51,7 +51,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Replica, "_on_topic_deleted", on_topic_deleted)
 
 
-@mutant("K83", "leave a controller's write on its way of which nobody knows whether it was carried out")
+@mutant("K83", "leave a controller's write with unknown outcome in transit")
 def _(patch: Patch) -> None:
     right = Controller._commit
 
@@ -62,7 +62,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Controller, "_commit", commit)
 
 
-@mutant("K84", "store an ISR over a record of the same version, whatever topic it is of")
+@mutant("K84", "store an ISR over a record of the same version, whatever its topic")
 def _(patch: Patch) -> None:
     def is_same(stored: Seen, proposal: fx.ProposeIsr) -> bool:
         return stored.version == proposal.version
@@ -91,7 +91,7 @@ def _(patch: Patch) -> None:
     patch.setattr(topic_changes, "_delete", lambda topic, view: right(topic, view)[:1])
 
 
-@mutant("K89", "delete whatever topic has the name, though another was meant")
+@mutant("K89", "delete any topic with the name, although the request meant another")
 def _(patch: Patch) -> None:
     right = admin_requests._change_topic
 

@@ -21,12 +21,12 @@ from insync.replication.core.partition.transaction_gate import TransactionGate
 from .catalogue import Patch, mutant
 
 
-@mutant("K250", "tell a marker to the shard of the role before, in the turn in which a leadership begins")
+@mutant("K250", "report a marker to the shard of the former role, in the turn in which a leadership begins")
 def _(patch: Patch) -> None:
     patch.setattr(Shards, "_now_hosted", lambda self, partition: self._hosted.get(partition))
 
 
-@mutant("K251", "take a partition for done that has no leader when its marker is sent (Kafka's way)")
+@mutant("K251", "treat a partition without a leader as done when its marker is sent (Kafka's way)")
 def _(patch: Patch) -> None:
     right = MarkerQueue._target
 
@@ -39,7 +39,7 @@ def _(patch: Patch) -> None:
     patch.setattr(MarkerQueue, "_target", target)
 
 
-@mutant("K252", "do without coordinator epochs: each coordinator numbers its markers by itself")
+@mutant("K252", "ignore coordinator epochs: each coordinator numbers its own markers")
 def _(patch: Patch) -> None:
     right = TransactionGate._from_coordinator
 
@@ -60,7 +60,7 @@ def _(patch: Patch) -> None:
     patch.setattr(MarkerQueue, "_request", numbered)
 
 
-@mutant("K253", "make offsets count whose transaction is aborted")
+@mutant("K253", "apply the offsets of an aborted transaction")
 def _(patch: Patch) -> None:
     right = GroupCoordinator.mark
 
@@ -83,7 +83,7 @@ def _(patch: Patch) -> None:
     patch.setattr(epochs, "init", init)
 
 
-@mutant("K255", "write a batch of a transaction without a word to its coordinator (KAFKA-12671)")
+@mutant("K255", "write a batch of a transaction without asking its coordinator (KAFKA-12671)")
 def _(patch: Patch) -> None:
     right = TransactionGate.is_open_for
 
@@ -93,7 +93,7 @@ def _(patch: Patch) -> None:
     patch.setattr(TransactionGate, "is_open_for", is_open_for)
 
 
-@mutant("K256", "leave transactions whose end had begun to the coordinator before (KAFKA-16352)")
+@mutant("K256", "leave the ends that a former coordinator began unfinished (KAFKA-16352)")
 def _(patch: Patch) -> None:
     right = MarkerQueue.begin
 
@@ -104,12 +104,12 @@ def _(patch: Patch) -> None:
     patch.setattr(MarkerQueue, "begin", begin)
 
 
-@mutant("K257", "show readers of committed records all up to the high watermark")
+@mutant("K257", "show readers of committed records everything up to the high watermark")
 def _(patch: Patch) -> None:
     patch.setattr(LogState, "last_stable_offset", property(lambda self: self.high_watermark))
 
 
-@mutant("K258", "tell an outcome, or the next epoch, before it is committed")
+@mutant("K258", "report an outcome, or the next epoch, before it is committed")
 def _(patch: Patch) -> None:
     right = TransactionCoordinator._write
 
@@ -131,7 +131,7 @@ def _(patch: Patch) -> None:
     patch.setattr(MarkerQueue, "send", send)
 
 
-@mutant("K260", "take a marker for written that was refused (redpanda#7061)")
+@mutant("K260", "treat a refused marker as written (redpanda#7061)")
 def _(patch: Patch) -> None:
     right = MarkerQueue.answered
 
@@ -142,12 +142,12 @@ def _(patch: Patch) -> None:
     patch.setattr(MarkerQueue, "answered", answered)
 
 
-@mutant("K261", "leave open what nobody ends in time")
+@mutant("K261", "leave a transaction open that nobody ends in time")
 def _(patch: Patch) -> None:
     patch.setattr(TransactionCoordinator, "_is_late", lambda self, name, clock: False)
 
 
-@mutant("K262", "end a transaction in the epoch in which it was open")
+@mutant("K262", "end a transaction in the epoch in which it was opened")
 def _(patch: Patch) -> None:
     right = epochs.prepare
 

@@ -20,7 +20,7 @@ def _as_known(seen: Mapping[str, Seen]) -> dict[str, Seen]:
     return {key: attrs.evolve(each, value=each.record) for key, each in seen.items()}
 
 
-@mutant("K226", "compare a stored record by the fields that this version knows, when the ISR changes")
+@mutant("K226", "compare only the fields that this version knows of a stored record when the ISR changes")
 def _(patch: Patch) -> None:
     right = proposing.conditions
     patch.setattr(proposing, "conditions", lambda proposal, seen: right(proposal, _as_known(seen)))
@@ -28,7 +28,7 @@ def _(patch: Patch) -> None:
 
 @mutant(
     "K227",
-    "compare a stored record by the fields that this version knows, when a node is taken out or enters",
+    "compare only the fields that this version knows of a stored record when a node is evicted or enters",
 )
 def _(patch: Patch) -> None:
     for owner, name in ((Membership, "enter"), (Membership, "enter_again")):
@@ -40,7 +40,7 @@ def _(patch: Patch) -> None:
         patch.setattr(owner, name, write)
 
 
-@mutant("K228", "take an error that this version does not know for the news of another leader epoch")
+@mutant("K228", "treat an error code that this version does not know as news of another leader epoch")
 def _(patch: Patch) -> None:
     def error(code: int) -> ErrorCode:
         known = {int(each) for each in ErrorCode}

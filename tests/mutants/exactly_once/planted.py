@@ -19,7 +19,7 @@ REGISTRY = Registry()
 mutant = REGISTRY.mutant
 
 
-@mutant("TZ37", "offsets of a transaction are taken of any member, of any generation (KIP-447)", "T11")
+@mutant("TZ37", "offsets of a transaction are accepted from any member, of any generation (KIP-447)", "T11")
 def _(patch: Patch) -> None:
     right = offset_commits._check_sender
 
@@ -29,7 +29,7 @@ def _(patch: Patch) -> None:
     patch.setattr(offset_commits, "_check_sender", check_sender)
 
 
-@mutant("TZ48", "a new owner begins though a transaction is about to move the offset (KIP-447)", "T11")
+@mutant("TZ48", "a new owner begins although a transaction is about to move the offset (KIP-447)", "T11")
 def _(patch: Patch) -> None:
     right = Membership._send
 

@@ -23,7 +23,7 @@ from ..registry import Patch
 from ._registry import mutant
 
 
-@mutant("GZ16", "an old generation commits", "G3")
+@mutant("GZ16", "an old generation may commit", "G3")
 def _(patch: Patch) -> None:
     right = offset_commits._check_classic
 
@@ -33,7 +33,7 @@ def _(patch: Patch) -> None:
     patch.setattr(offset_commits, "_check_classic", check)
 
 
-@mutant("GZ24", "what the leader of an earlier generation shares out is stored", "G5")
+@mutant("GZ24", "an assignment by the leader of an earlier generation is stored", "G5")
 def _(patch: Patch) -> None:
     right = ClassicMembers._sync
 
@@ -46,7 +46,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ClassicMembers, "_sync", sync)
 
 
-@mutant("GZ25", "an id that nobody came back with keeps the others from joining", "GL1")
+@mutant("GZ25", "an id that no member came back with blocks the others from joining", "GL1")
 def _(patch: Patch) -> None:
     right, complete = ClassicMembers._set, ClassicMembers.fire
 
@@ -66,7 +66,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ClassicMembers, "fire", fire)
 
 
-@mutant("GZ26", "the new id of a static member is told and not written", "G9")
+@mutant("GZ26", "the new id of a static member is reported but not written", "G9")
 def _(patch: Patch) -> None:
     right = ClassicMembers._replace
     patch.setattr(
@@ -74,7 +74,7 @@ def _(patch: Patch) -> None:
     )
 
 
-@mutant("GZ27", "a static member that comes back while the others wait for their assignment is let in", "GL1")
+@mutant("GZ27", "a static member that returns while the others wait for their assignment is admitted", "GL1")
 def _(patch: Patch) -> None:
     right = ClassicMembers._replace
 
@@ -106,7 +106,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ClassicMembers, "_join", join)
 
 
-@mutant("GZ29", "members are told their assignment before it is committed", "G1")
+@mutant("GZ29", "members learn their assignment before it is committed", "G1")
 def _(patch: Patch) -> None:
     right = ClassicMembers._sync
 
@@ -149,7 +149,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ClassicMembers, "_sync", sync)
 
 
-@mutant("GZ62", "a group that moves between the protocols begins all sessions again", "GL1")
+@mutant("GZ62", "a group that changes its protocol restarts all sessions", "GL1")
 def _(patch: Patch) -> None:
     patch.setattr(
         ClassicMembers,
@@ -164,7 +164,9 @@ def _(patch: Patch) -> None:
     )
 
 
-@mutant("GZ63", "a later coordinator does not share out what a group has moved down with", "GL1")
+@mutant(
+    "GZ63", "a later coordinator does not distribute the assignment with which a group was downgraded", "GL1"
+)
 def _(patch: Patch) -> None:
     right = ClassicMembers.activate
 
@@ -177,16 +179,12 @@ def _(patch: Patch) -> None:
     patch.setattr(ClassicState, "misfit", lambda self, view: "")
 
 
-@mutant(
-    "GZ64", "a static leader that comes back is told that all is shared out, though a topic has grown", "GL1"
-)
+@mutant("GZ64", "a static leader that returns gets an unchanged assignment although a topic has grown", "GL1")
 def _(patch: Patch) -> None:
     patch.setattr(ClassicState, "misfit", lambda self, view: "")
 
 
-@mutant(
-    "GZ60", "a classic member of a mixed group keeps what it is to let go by joining again and again", "GL1"
-)
+@mutant("GZ60", "a classic member of a mixed group avoids a release by joining again and again", "GL1")
 def _(patch: Patch) -> None:
     right = MixedMembers._join
 
@@ -200,7 +198,7 @@ def _(patch: Patch) -> None:
     patch.setattr(MixedMembers, "_join", join)
 
 
-@mutant("GZ36", "a partition that moves is given at once", "G4")
+@mutant("GZ36", "a partition that moves is given to its new owner at once", "G4")
 def _(patch: Patch) -> None:
     patch.setattr(
         CooperativeStickyAssignor,
@@ -209,7 +207,7 @@ def _(patch: Patch) -> None:
     )
 
 
-@mutant("GZ38", "partitions are exchanged though that makes nothing more even", "GL5", "GL1")
+@mutant("GZ38", "partitions are exchanged although that makes nothing more even", "GL5", "GL1")
 def _(patch: Patch) -> None:
     right = StickyAssignor.assign
 
@@ -224,7 +222,7 @@ def _(patch: Patch) -> None:
     patch.setattr(StickyAssignor, "assign", assign)
 
 
-@mutant("GZ30", "a group moves up, and is still a classic one until its next batch", "G14")
+@mutant("GZ30", "an upgraded group stays a classic one until its next batch", "G14")
 def _(patch: Patch) -> None:
     right = consumer_members.move_up
 
@@ -238,7 +236,7 @@ def _(patch: Patch) -> None:
     patch.setattr(consumer_members, "move_up", move_up)
 
 
-@mutant("GZ53", "a group that moves up keeps what a client had shared out")
+@mutant("GZ53", "an upgraded group keeps the assignment that a client had computed")
 def _(patch: Patch) -> None:
     right = consumer_members.move_up
 
@@ -249,18 +247,20 @@ def _(patch: Patch) -> None:
     patch.setattr(consumer_members, "move_up", move_up)
 
 
-@mutant("GZ58", "what a classic member has yet to let go is free when its group moves up", "G4")
+@mutant(
+    "GZ58", "a partition that a classic member still has to release is free when its group is upgraded", "G4"
+)
 def _(patch: Patch) -> None:
     patch.setattr(group_moves, "_held_still", lambda found, given, view: dict.fromkeys(found, frozenset()))
 
 
-@mutant("GZ59", "a member is told where to begin in what it was not given", "G4")
+@mutant("GZ59", "a member receives start positions for partitions that it was not given", "G4")
 def _(patch: Patch) -> None:
     right = offset_commits._check_meaning
     patch.setattr(offset_commits, "_check_meaning", lambda asked, held, view: right(asked, None, view))
 
 
-@mutant("GZ55", "who was put out of a mixed group joins it again with what it had", "G4")
+@mutant("GZ55", "a member removed from a mixed group joins it again with its former partitions", "G4")
 def _(patch: Patch) -> None:
     right = MixedMembers._join
 

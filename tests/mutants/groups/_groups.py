@@ -39,7 +39,7 @@ def _commit_rule(patch: Patch, rule: Callable[[int, int, int | None], bool]) -> 
     patch.setattr(offset_commits, "_check_partition", check)
 
 
-@mutant("GZ17", "a commit must have the member's present epoch (KAFKA-19779)", "G3")
+@mutant("GZ17", "a commit must carry the member's present epoch (KAFKA-19779)", "G3")
 def _(patch: Patch) -> None:
     _commit_rule(patch, lambda epoch, current, given: epoch == current)
 
@@ -54,12 +54,12 @@ def _(patch: Patch) -> None:
     patch.setattr(consumer_group, "_check_epoch", check)
 
 
-@mutant("GZ17b", "any partition may be committed at any epoch so far", "G3")
+@mutant("GZ17b", "any partition may be committed at any earlier epoch", "G3")
 def _(patch: Patch) -> None:
     _commit_rule(patch, lambda epoch, current, given: epoch <= current)
 
 
-@mutant("GZ19", "a partition that somebody is to let go is free", "G4")
+@mutant("GZ19", "a partition that a member still has to release counts as free", "G4")
 def _(patch: Patch) -> None:
     right = consumer_group.reconcile
     plain = consumer_group.advance
@@ -80,7 +80,7 @@ def _(patch: Patch) -> None:
     patch.setattr(consumer_members, "advance", advance)
 
 
-@mutant("GZ20", "what a member has let go itself is not released to it", "GL1")
+@mutant("GZ20", "a partition that a member has released itself stays blocked for it", "GL1")
 def _(patch: Patch) -> None:
     right = consumer_group.reconcile
 
@@ -101,7 +101,7 @@ def _(patch: Patch) -> None:
     patch.setattr(consumer_group, "_retarget", retarget)
 
 
-@mutant("GZ22", "the time for an earlier revocation goes on", "G8")
+@mutant("GZ22", "the timer of an earlier revocation keeps running", "G8")
 def _(patch: Patch) -> None:
     right = ConsumerMembers.applied
 
@@ -119,7 +119,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ConsumerMembers, "applied", applied)
 
 
-@mutant("GZ23", "a static member that steps out leaves", "GL4")
+@mutant("GZ23", "a static member that leaves for a while is removed", "GL4")
 def _(patch: Patch) -> None:
     right = ConsumerMembers.beat
 
@@ -131,7 +131,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ConsumerMembers, "beat", beat)
 
 
-@mutant("GZ39", "the members that have one partition more have fixed places", "GL4")
+@mutant("GZ39", "the members with one partition more have fixed places", "GL4")
 def _(patch: Patch) -> None:
     right = assign_uniform.keep_quotas
 
@@ -160,7 +160,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ConsumerMembers, "beat", beat)
 
 
-@mutant("GZ49", "whoever must let go is asked once, and believed to have done so")
+@mutant("GZ49", "a member is asked once to release a partition, and believed to have done so")
 def _(patch: Patch) -> None:
     right = consumer_group.reconcile
 

@@ -14,7 +14,7 @@ from ..registry import Patch
 from ._registry import mutant
 
 
-@mutant("GZ40", "what the running poll returns is committed", "G12")
+@mutant("GZ40", "a commit includes the records that the running poll returns", "G12")
 def _(patch: Patch) -> None:
     right = HeldPartitions.hand_out
 
@@ -34,7 +34,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Membership, "_go_on", go_on)
 
 
-@mutant("GZ41", "a partition that is given again goes on where it was left", "G12")
+@mutant("GZ41", "a partition that is assigned again continues where it was left", "G12")
 def _(patch: Patch) -> None:
     left: dict[tuple[int, Any], int | None] = {}
     right, found = HeldPartitions.revoked, HeldPartitions.serve
@@ -63,7 +63,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Membership, "_withhold", withhold)
 
 
-@mutant("GZ43", "a fenced member goes on to send heartbeats", "G13")
+@mutant("GZ43", "a fenced member continues to send heartbeats", "G13")
 def _(patch: Patch) -> None:
     right = Membership._send_beat
 
@@ -75,7 +75,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Membership, "_send_beat", send_beat)
 
 
-@mutant("GZ44", "a coordinator that does not answer is kept", "GL1")
+@mutant("GZ44", "a client keeps a coordinator that does not answer", "GL1")
 def _(patch: Patch) -> None:
     right = Membership._forget_coordinator
 
@@ -87,7 +87,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Membership, "_forget_coordinator", forget)
 
 
-@mutant("GZ50", "a member goes on after its session", "G4")
+@mutant("GZ50", "a member continues after its session", "G4")
 def _(patch: Patch) -> None:
     def check(self: Membership, now: float) -> None:
         if self._lease_end is not None and now >= self._lease_end:
@@ -96,7 +96,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Membership, "_check_lease", check)
 
 
-@mutant("GZ51", "a member tells that it has let go before its caller has")
+@mutant("GZ51", "a member reports a release before its caller has released")
 def _(patch: Patch) -> None:
     right = HeldPartitions.assign
 

@@ -21,7 +21,7 @@ from ..registry import Patch
 from ._registry import mutant
 
 
-@mutant("GZ31", "offsets expire while the group is shared out", "G11")
+@mutant("GZ31", "offsets expire while a rebalance is running", "G11")
 def _(patch: Patch) -> None:
     right = group_expiry._is_over
 
@@ -33,7 +33,7 @@ def _(patch: Patch) -> None:
     patch.setattr(group_expiry, "_is_over", is_over)
 
 
-@mutant("GZ34", "a marker is told as applied while the log is still being read", "G10")
+@mutant("GZ34", "a marker is reported as applied while the log is still being read", "G10")
 def _(patch: Patch) -> None:
     right = Shard._mark
 
@@ -45,7 +45,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Shard, "_mark", mark)
 
 
-@mutant("GZ35", "what a transaction is about to replace is told as stable", "G10")
+@mutant("GZ35", "an offset that a transaction is about to replace is reported as stable", "G10")
 def _(patch: Patch) -> None:
     patch.setattr(offset_commits, "_undecided", lambda state: set())
 
@@ -74,7 +74,7 @@ def _(patch: Patch) -> None:
     patch.setattr(GroupCoordinator, "mark", mark)
 
 
-@mutant("GZ46", "offsets expire that somebody reads", "G11")
+@mutant("GZ46", "offsets expire although a member reads the topic", "G11")
 def _(patch: Patch) -> None:
     right = group_expiry._is_over
 

@@ -23,12 +23,12 @@ from ..registry import Patch
 from ._registry import mutant
 
 
-@mutant("GZ1", "answer when the log has accepted it", "G1")
+@mutant("GZ1", "a request is answered when the log has accepted its records", "G1")
 def _(patch: Patch) -> None:
     patch.setattr(Replies, "_due_offset", lambda self, reply: 0)
 
 
-@mutant("GZ2", "serve before the high watermark has reached the start of the epoch", "G2")
+@mutant("GZ2", "a coordinator serves before the high watermark has reached the start of the epoch", "G2")
 def _(patch: Patch) -> None:
     right = Shard._try_activate
 
@@ -54,7 +54,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Shard, "_read", read)
 
 
-@mutant("GZ4", "a range in which nothing is left is read again and again", "GL2")
+@mutant("GZ4", "a range without remaining records is read again and again", "GL2")
 def _(patch: Patch) -> None:
     right = Shard._read
 
@@ -83,7 +83,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Shard, "_led", led)
 
 
-@mutant("GZ6", "what an earlier leadership has asked for is loaded too", "G7", "GL4")
+@mutant("GZ6", "a log read that an earlier leadership requested is loaded, too", "G7", "GL4")
 def _(patch: Patch) -> None:
     right = Shard._read
 
@@ -111,12 +111,12 @@ def _strict_load(patch: Patch, wrong: Callable[[GroupCoordinator, ev.Entry], boo
     patch.setattr(Shard, "_read", read)
 
 
-@mutant("GZ7", "a tombstone of what is not known is impossible", "GL2")
+@mutant("GZ7", "a tombstone of an unknown key is treated as impossible", "GL2")
 def _(patch: Patch) -> None:
     _strict_load(patch, lambda machine, entry: entry.value is None and entry.key.group not in machine.groups)
 
 
-@mutant("GZ8", "that a partition has one owner is asserted in a load", "GL2")
+@mutant("GZ8", "a load asserts that a partition has one owner", "GL2")
 def _(patch: Patch) -> None:
     def wrong(machine: GroupCoordinator, entry: ev.Entry) -> bool:
         state = machine.groups.get(getattr(entry.key, "group", ""))
@@ -132,12 +132,12 @@ def _(patch: Patch) -> None:
     _strict_load(patch, wrong)
 
 
-@mutant("GZ9", "no timers after a load", "GL1")
+@mutant("GZ9", "a load starts no timers", "GL1")
 def _(patch: Patch) -> None:
     patch.setattr(ConsumerMembers, "activate", lambda self, state, clock, session_ms, bonus_ms: None)
 
 
-@mutant("GZ10", "no time to spare after a load", "G8", "G4")
+@mutant("GZ10", "a load grants members no extra time", "G8", "G4")
 def _(patch: Patch) -> None:
     right = ConsumerMembers.activate
 
@@ -155,7 +155,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ClassicMembers, "activate", without)
 
 
-@mutant("GZ11", "a member that could not be heard is removed", "G8")
+@mutant("GZ11", "a member is removed although its heartbeats could not arrive", "G8")
 def _(patch: Patch) -> None:
     patch.setattr(Timers, "slip", lambda self, seconds: None)
 
@@ -180,7 +180,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Replies, "_is_proved", is_proved)
 
 
-@mutant("GZ13", "one follower is contact enough", "G4", "G2")
+@mutant("GZ13", "contact with one follower is enough", "G4", "G2")
 def _(patch: Patch) -> None:
     def since(self: Contact, leader: int, isr: Any, now: float) -> float:
         times = [self._asked_after.get(node, float("-inf")) for node in isr if node != leader]
@@ -200,7 +200,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Membership, "_take", take)
 
 
-@mutant("GZ14b", "a member that does not let go in time loses all its partitions at once")
+@mutant("GZ14b", "a member that does not release in time loses all its partitions at once")
 def _(patch: Patch) -> None:
     right = ConsumerMembers.fire
 
@@ -210,7 +210,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ConsumerMembers, "fire", fire)
 
 
-@mutant("GZ54", "a refused batch fails the first of its decisions alone", "G1")
+@mutant("GZ54", "a refused batch fails only the first of its decisions", "G1")
 def _(patch: Patch) -> None:
     right = Shard._refused
 

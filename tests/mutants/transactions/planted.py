@@ -29,7 +29,7 @@ mutant = REGISTRY.mutant
 # Epochs
 
 
-@mutant("TZ1", "an end does not raise the epoch: a late one ends the next transaction (KAFKA-17754)")
+@mutant("TZ1", "an end does not raise the epoch, so a late end ends the next transaction (KAFKA-17754)")
 def _(patch: Patch) -> None:
     def prepare(now: TransactionValue, committed: bool, last: int, fresh: int | None, wall: int) -> Any:
         status = Status.PREPARE_COMMIT if committed else Status.PREPARE_ABORT
@@ -38,12 +38,12 @@ def _(patch: Patch) -> None:
     patch.setattr(transaction_epochs, "prepare", prepare)
 
 
-@mutant("TZ16", "epochs go on past the last one (KAFKA-20090)")
+@mutant("TZ16", "epochs continue past the last one (KAFKA-20090)")
 def _(patch: Patch) -> None:
     patch.setattr(transaction_epochs, "LAST_EPOCH", 1 << 20)
 
 
-@mutant("TZ21", "a commit that comes after the timeout's abort is answered as carried out (KAFKA-20785)")
+@mutant("TZ21", "a commit that arrives after the timeout's abort is answered as carried out (KAFKA-20785)")
 def _(patch: Patch) -> None:
     right = transaction_epochs.end
 
@@ -73,7 +73,7 @@ def _(patch: Patch) -> None:
     patch.setattr(TransactionCoordinator, "_is_late", lambda self, name, clock: False)
 
 
-@mutant("TZ18", "a producer that goes on with ids of old is let in (KIP-360)", "T3")
+@mutant("TZ18", "a producer that continues with outdated ids is admitted (KIP-360)", "T3")
 def _(patch: Patch) -> None:
     right = transaction_epochs.init
 
@@ -85,7 +85,9 @@ def _(patch: Patch) -> None:
     patch.setattr(transaction_epochs, "init", init)
 
 
-@mutant("TZ38", "who was late once is aborted later, whatever is open by then (redpanda#18120)", "T14")
+@mutant(
+    "TZ38", "a producer that was late once is aborted later, whatever is open by then (redpanda#18120)", "T14"
+)
 def _(patch: Patch) -> None:
     right = TransactionCoordinator.tick
 
@@ -109,7 +111,7 @@ def _(patch: Patch) -> None:
     patch.setattr(TransactionCoordinator, "_take_late", take_late)
 
 
-@mutant("TZ39", "an id goes to the one who opens it without a new epoch")
+@mutant("TZ39", "the next producer that opens an id gets it without a new epoch")
 def _(patch: Patch) -> None:
     right = transaction_epochs.init
 
@@ -135,7 +137,7 @@ def _(patch: Patch) -> None:
     patch.setattr(transaction_epochs, "init", init)
 
 
-@mutant("TZ45", "the last epoch counts for the producer id before, too")
+@mutant("TZ45", "the last epoch counts for the previous producer id, too")
 def _(patch: Patch) -> None:
     right = transaction_epochs.attrs.evolve
 
@@ -166,7 +168,7 @@ def _(patch: Patch) -> None:
     patch.setattr(TransactionCoordinator, "apply", apply)
 
 
-@mutant("TZ17", "a new epoch counts though it could not be written (KAFKA-9666)")
+@mutant("TZ17", "a new epoch counts although it could not be written (KAFKA-9666)")
 def _(patch: Patch) -> None:
     right = TransactionCoordinator._write
 
@@ -179,7 +181,7 @@ def _(patch: Patch) -> None:
     patch.setattr(TransactionCoordinator, "_write", write)
 
 
-@mutant("TZ19", "an end that is asked for again raises the epoch again", "TL4", "T9")
+@mutant("TZ19", "a repeated end raises the epoch again", "TL4", "T9")
 def _(patch: Patch) -> None:
     right = transaction_epochs.end
 
@@ -195,7 +197,7 @@ def _(patch: Patch) -> None:
     patch.setattr(transaction_epochs, "end", end)
 
 
-@mutant("TZ25", "an id expires though its transaction is open")
+@mutant("TZ25", "an id expires although its transaction is open")
 def _(patch: Patch) -> None:
     def is_expired(self: TransactionCoordinator, name: str, clock: Clock) -> bool:
         value = self.transactions.get(name)
@@ -217,7 +219,7 @@ def _(patch: Patch) -> None:
     patch.setattr(TransactionGate, "is_open_for", is_open_for)
 
 
-@mutant("TZ3", "a grant outlives the marker that comes before it is used (KAFKA-14884)", "T5")
+@mutant("TZ3", "a grant outlives the marker that precedes its use (KAFKA-14884)", "T5")
 def _(patch: Patch) -> None:
     def mark(self: TransactionGate, event: ev.Produce) -> None:
         self._role.append(event)
@@ -225,14 +227,14 @@ def _(patch: Patch) -> None:
     patch.setattr(TransactionGate, "_mark", mark)
 
 
-@mutant("TZ4", "an open transaction of an older epoch passes for the new one's (KAFKA-18575)")
+@mutant("TZ4", "an open transaction of an older epoch counts as the new one's (KAFKA-18575)")
 def _(patch: Patch) -> None:
     patch.setattr(
         transaction_gate, "_is_open", lambda entry, epoch: entry is not None and entry.first_offset >= 0
     )
 
 
-@mutant("TZ20", "whose producer id it is counts before what is being ended (KAFKA-18660)", "TL4")
+@mutant("TZ20", "the producer id is checked before the end in progress (KAFKA-18660)", "TL4")
 def _(patch: Patch) -> None:
     right = transaction_epochs.add
 
@@ -244,7 +246,7 @@ def _(patch: Patch) -> None:
     patch.setattr(transaction_epochs, "add", add)
 
 
-@mutant("TZ23", "a partition is told to be added before that is committed")
+@mutant("TZ23", "a partition is reported as added before that is committed")
 def _(patch: Patch) -> None:
     right = TransactionCoordinator._write
 
@@ -256,7 +258,7 @@ def _(patch: Patch) -> None:
     patch.setattr(TransactionCoordinator, "_write", write)
 
 
-@mutant("TZ35", "a batch of no transaction is taken in the midst of one", "T1")
+@mutant("TZ35", "a batch outside transactions is accepted in the middle of one", "T1")
 def _(patch: Patch) -> None:
     right = ProducerTable.check
 
@@ -284,7 +286,7 @@ def _(patch: Patch) -> None:
     patch.setattr(TransactionGate, "may_begin", lambda self, event: True)
 
 
-@mutant("TZ41", "the end of a transaction forgets a partition")
+@mutant("TZ41", "the end of a transaction omits a partition")
 def _(patch: Patch) -> None:
     right = transaction_epochs.add
 
@@ -310,7 +312,7 @@ def _(patch: Patch) -> None:
     patch.setattr(MarkerQueue, "send", send)
 
 
-@mutant("TZ6", "complete when one partition has its marker")
+@mutant("TZ6", "a transaction completes when one partition has its marker")
 def _(patch: Patch) -> None:
     def look(self: MarkerQueue, name: str, ending: Any) -> None:
         if len(ending.markers) < len(ending.value.partitions):
@@ -330,7 +332,12 @@ def _(patch: Patch) -> None:
 
 
 @mutant(
-    "TZ14", "a node that does not know the partition has it done (redpanda#7061)", "T5", "T6", "T7", "TL2"
+    "TZ14",
+    "a partition counts as done when its node does not know it (redpanda#7061)",
+    "T5",
+    "T6",
+    "T7",
+    "TL2",
 )
 def _(patch: Patch) -> None:
     right = MarkerQueue.answered
@@ -350,7 +357,7 @@ def _(patch: Patch) -> None:
     patch.setattr(transaction_gate, "_is_first_version", lambda event: True)
 
 
-@mutant("TZ9", "a marker that comes again is refused (KAFKA-19999)")
+@mutant("TZ9", "a repeated marker is refused (KAFKA-19999)")
 def _(patch: Patch) -> None:
     right = TransactionGate._from_coordinator
 
@@ -385,7 +392,7 @@ def _(patch: Patch) -> None:
     patch.setattr(MarkerQueue, "_target", target)
 
 
-@mutant("TZ12", "a partition counts as gone by a view of before it was there")
+@mutant("TZ12", "a partition counts as deleted by a view from before its creation")
 def _(patch: Patch) -> None:
     right = MarkerQueue._target
 
@@ -398,7 +405,7 @@ def _(patch: Patch) -> None:
     patch.setattr(MarkerQueue, "_target", target)
 
 
-@mutant("TZ13", "the next coordinator does not go on with the markers (KAFKA-16352)")
+@mutant("TZ13", "the next coordinator does not continue sending the markers (KAFKA-16352)")
 def _(patch: Patch) -> None:
     right = TransactionCoordinator.activate
 
@@ -410,7 +417,7 @@ def _(patch: Patch) -> None:
     patch.setattr(TransactionCoordinator, "activate", activate)
 
 
-@mutant("TZ42", "an answer that is lost is not asked for again")
+@mutant("TZ42", "a question whose answer was lost is not asked again")
 def _(patch: Patch) -> None:
     right = MarkerQueue.answered
 
@@ -493,7 +500,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ProducerTable, "__init__", init)
 
 
-@mutant("TZ46", "a marker that may still be cut off is forgotten when a log is read again", "T4")
+@mutant("TZ46", "a marker that may still be truncated is forgotten when a log is read again", "T4")
 def _(patch: Patch) -> None:
     right = ProducerTable.__init__
     patch.setattr(ProducerTable, "__init__", lambda self, entries=(), ended=(): right(self, entries))
