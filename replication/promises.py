@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import ClassVar, Generic, TypeVar
 
 import attrs
 import trio
 
+from ..transport.patience import PATIENCE, bear_with
 from .metadata._places import place_of
 
 B = TypeVar("B")
@@ -23,7 +25,8 @@ class PromiseBrokenError(AssertionError):
 class Promise(Generic[B]):
     """One promise of an interface: its name, its sentence, and what checks it.
 
-    subject: what is tested, in one word. seconds: how long a case may take before it counts as hung.
+    subject: what is tested, in one word. seconds: how long a case may take before it counts as hung, on a usual
+    machine.
     """
 
     subject: ClassVar[str]
@@ -34,14 +37,26 @@ class Promise(Generic[B]):
     check: Callable[[B], Awaitable[None]]
 
     async def run(self, bench: B) -> None:
-        """Check it. Raises `PromiseBrokenError`, which names the promise and what was seen instead."""
+        """Check it; once more if it fails while this process was held up (see `insync.transport.patience`).
+
+        Raises `PromiseBrokenError`, which names the promise and what was seen instead.
+        """
+        await bear_with(
+            self.name, self.seconds * PATIENCE, partial(self._attempt, bench), partial(self.restore, bench)
+        )
+
+    async def restore(self, bench: B) -> None:
+        """Bring back the state in which a case begins."""
+
+    async def _attempt(self, bench: B) -> None:
+        seconds = self.seconds * PATIENCE
         try:
-            with trio.fail_after(self.seconds):
+            with trio.move_on_after(seconds) as scope:
                 await self.check(bench)
-        except trio.TooSlowError as error:
-            raise self._broken(f"the case was not over after {self.seconds:g} s") from error
         except Exception as error:
             raise self._broken("; ".join(_seen(error))) from error
+        if scope.cancelled_caught:
+            raise self._broken(f"the case was not over after {seconds:g} s")
 
     def _broken(self, seen: str) -> PromiseBrokenError:
         return PromiseBrokenError(

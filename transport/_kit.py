@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import attrs
@@ -21,6 +22,7 @@ from ._outgoing import size_of
 from .abc import Link, LinkTransport, Listener, Part
 from .connection import Connection, Handler, connect
 from .frames import Frame, FrameType, Limits, decode_frame, encode_header
+from .patience import PATIENCE, bear_with
 from .registry import register
 from .requests import Identity, Request
 from .security import Security
@@ -28,8 +30,6 @@ from .server import serve
 from .stream import ByteStream, StreamTransport
 from .urls import URL
 
-PATIENCE = float(os.environ.get("INSYNC_KIT_PATIENCE", "1"))
-"""How many times as long as usual everything may take: builds for sanitizers and emulated machines are slow."""
 CASE_TIMEOUT = 10.0 * PATIENCE
 
 
@@ -152,11 +152,17 @@ def _is_importable(cls: type) -> bool:
 async def run_case(one: Case, env: Env) -> None:
     """Run a case: it ends within its timeout and leaves no descriptor open.
 
+    A case that fails while this process was held up is repeated (see `insync.transport.patience`).
+
     Raises:
       AssertionError: The promise is broken; it says which, and what was seen.
     """
     for scheme in type(env.transport).schemes:
         register(scheme, type(env.transport), override=True)
+    await bear_with(one.name, one.timeout, partial(_attempt, one, env), trio.lowlevel.checkpoint)
+
+
+async def _attempt(one: Case, env: Env) -> None:
     before = _descriptors()
     with trio.move_on_after(one.timeout) as scope:
         try:

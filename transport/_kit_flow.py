@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from ._handshake import introduce, judge_acceptor, make_hello
-from ._kit import PATIENCE, Env, case, connected, dial, listening, message, prepare, receive, served, until
+from ._kit import Env, case, connected, dial, listening, message, prepare, receive, served, until
 from ._kit_requests import Answers, Desk
 from .abc import Link, Payload
 from .connection import Connection
@@ -22,6 +22,7 @@ from .errors import (
 )
 from .frames import FrameType, Limits, encode_header
 from .intake import ReceiveBudget
+from .patience import PATIENCE
 from .requests import Identity, Request, Response
 from .urls import URL
 

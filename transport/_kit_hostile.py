@@ -7,11 +7,12 @@ from contextlib import suppress
 
 import trio
 
-from ._kit import PATIENCE, Env, Needs, case, connected, dial, echo, pair, raw_dial, served
+from ._kit import Env, Needs, case, connected, dial, echo, pair, raw_dial, served
 from .abc import Link
 from .connection import Connection
 from .errors import EndOfLink, FrameTooLargeError, LinkBroken, ProtocolError
 from .frames import HEADER_SIZE, Flag, FrameType, Limits, crc32c, encode_header
+from .patience import PATIENCE
 from .stream import ByteStream
 
 QUICK = Limits(handshake_timeout=1.0 * PATIENCE, max_half_open=16)

@@ -6,10 +6,11 @@ import attrs
 import trio
 
 from ._handshake import introduce, make_hello
-from ._kit import PATIENCE, Env, case, dial, echo, listening, served
+from ._kit import Env, case, dial, echo, listening, served
 from .connection import Connection
 from .errors import AuthError, ConnectError, WrongPeerError
 from .frames import Limits
+from .patience import PATIENCE
 from .requests import Identity
 from .security import Security
 from .urls import URL

@@ -8,9 +8,10 @@ import threading
 import trio
 import trio.testing
 
-from ._kit import PATIENCE, Env, FileSlice, Needs, case, file_of, listening, message, pair, prepare, receive
+from ._kit import Env, FileSlice, Needs, case, file_of, listening, message, pair, prepare, receive
 from .abc import Link, Part
 from .errors import AddressInUseError, ConnectError, EndOfLink, LinkBroken, LinkClosed
+from .patience import PATIENCE
 from .urls import URL
 
 SIZES = (0, 1, 7, 8, 47, 48, 49, 4095, 4096, 4097, 65535, 65536, 65537, (256 << 10) - 48, 256 << 10, 1 << 20)

@@ -13,12 +13,13 @@ import attrs
 import trio
 import trio.testing
 
-from ._kit import PATIENCE, Env, Needs, case, dial, until
+from ._kit import Env, Needs, case, dial, until
 from ._kit_peer import FLOOD, FORK, NEVER, PID, RANGE
 from ._kit_requests import Answers
 from .connection import Connection
 from .errors import ConnectError, ConnectionLost
 from .frames import Limits
+from .patience import PATIENCE
 from .requests import Identity
 from .security import SECRET_VARIABLE, TLS_VARIABLES
 

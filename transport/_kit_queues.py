@@ -9,7 +9,7 @@ from contextlib import suppress
 import trio
 import trio.testing
 
-from ._kit import PATIENCE, Env, Needs, case, dial, echo, message, pair, receive, served
+from ._kit import Env, Needs, case, dial, echo, message, pair, receive, served
 from ._kit_hostile import QUICK
 from .abc import Link, Payload
 from .errors import (
@@ -21,6 +21,7 @@ from .errors import (
     TransportError,
 )
 from .frames import Limits
+from .patience import PATIENCE
 
 MIB = 1 << 20
 

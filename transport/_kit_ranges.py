@@ -10,9 +10,10 @@ import tempfile
 import trio
 import trio.testing
 
-from ._kit import PATIENCE, Env, FileSlice, Needs, case, file_of, message, pair, receive, served_stream
+from ._kit import Env, FileSlice, Needs, case, file_of, message, pair, receive, served_stream
 from .abc import Link, Part
 from .errors import EndOfLink, LinkBroken, RangeTruncated
+from .patience import PATIENCE
 
 CONTENT = random.Random(7).randbytes(3 << 20)
 

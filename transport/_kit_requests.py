@@ -6,7 +6,7 @@ import trio
 import trio.testing
 
 from ._handshake import introduce, judge_acceptor, make_hello
-from ._kit import PATIENCE, Env, case, connected, dial, echo, served, until
+from ._kit import Env, case, connected, dial, echo, served, until
 from .connection import Connection
 from .errors import (
     ConnectionLost,
@@ -19,6 +19,7 @@ from .errors import (
     TransportError,
 )
 from .frames import Limits, Status
+from .patience import PATIENCE
 from .requests import Identity, Request, Response
 from .urls import URL
 

@@ -8,12 +8,16 @@ from contextlib import contextmanager
 
 import trio
 
+from ...transport.patience import PATIENCE
 from ..promises import Promise, PromiseBrokenError, expect
-from ._values import Committed, Compare, Operation, Outcome
+from ._values import Committed, Compare, Delete, Operation, Outcome
 from .abc import MetadataStore, Session, Watch
 
 CASE_SECONDS = 20.0
 """How long one case may take before it counts as hung."""
+LONG_MS = 60_000
+"""The timeout of sessions whose end no case waits for: nothing that holds the process up ends them."""
+_DELETED_AT_ONCE = 50
 
 
 class Bench(ABC):
@@ -21,6 +25,7 @@ class Bench(ABC):
 
     timeout_ms: a session timeout that the store grants; cases wait for it to pass, so keep it short.
     late_seconds: how late a change or an expiry may become visible to another handle.
+    Both are those of a usual machine. The cases use them times the patience, `INSYNC_KIT_PATIENCE`.
     keeps_history: whether `changes` gives deltas; a store without a history always answers `TooOld`.
     renews_sessions: whether sessions live by renewals from the event loop, as in all stores but one in memory.
     """
@@ -29,6 +34,21 @@ class Bench(ABC):
     late_seconds: float = 0.1
     keeps_history: bool = True
     renews_sessions: bool = True
+
+    @property
+    def short_ms(self) -> int:
+        """The timeout of sessions whose end a case waits for."""
+        return round(self.timeout_ms * PATIENCE)
+
+    @property
+    def short_seconds(self) -> float:
+        """The same in seconds."""
+        return self.short_ms / 1000
+
+    @property
+    def late(self) -> float:
+        """How late, in seconds, a change or an expiry may be seen here."""
+        return self.late_seconds * PATIENCE
 
     @abstractmethod
     def handle(self) -> MetadataStore:
@@ -48,6 +68,14 @@ class Case(Promise[Bench]):
 
     subject = "store"
     seconds = CASE_SECONDS
+
+    async def restore(self, bench: Bench) -> None:
+        """Empty the store."""
+        with trio.fail_after(self.seconds * PATIENCE):
+            async with bench.handle() as store:
+                keys = list((await store.list("")).entries)
+                for at in range(0, len(keys), _DELETED_AT_ONCE):
+                    await commit(store, *map(Delete, keys[at : at + _DELETED_AT_ONCE]))
 
 
 def expect_equal(found: object, wanted: object, what: str) -> None:
@@ -83,9 +111,9 @@ async def value_of(store: MetadataStore, key: str) -> bytes | None:
     return None if entry is None else entry.value
 
 
-async def see(bench: Bench, watch: Watch, revision: int, what: str, extra: float = 0.0) -> None:
+async def see(bench: Bench, watch: Watch, revision: int, what: str) -> None:
     """Take events until one reaches `revision`; that must not be late."""
-    with trio.move_on_after(bench.late_seconds + extra) as scope:
+    with trio.move_on_after(bench.late) as scope:
         while (await watch.__anext__()).revision < revision:
             pass
     expect(not scope.cancelled_caught, f"no event for {what}, of revision {revision}")

@@ -6,8 +6,9 @@ import random
 
 import trio
 
+from ...transport.patience import PATIENCE
 from ..promises import PromiseBrokenError, collect, expect
-from ._kit import Bench, Case, commit, expect_equal
+from ._kit import LONG_MS, Bench, Case, commit, expect_equal
 from ._values import Delete, Delta, Listing, Operation, Put, TooOld
 from .abc import MetadataStore, Session
 
@@ -81,7 +82,7 @@ class _History:
 async def deltas_add_up_to_the_listing(bench: Bench) -> None:
     """A listing and the delta since are the listing now: from any recent revision, under any prefix."""
     async with bench.handle() as one, bench.handle() as two, bench.handle() as reader:
-        history = _History(1, [one, two], 60_000)
+        history = _History(1, [one, two], LONG_MS)
         await history.begin()
         held = {prefix: [await reader.list(prefix)] for prefix in _PREFIXES}
         for number in range(60):
@@ -139,7 +140,7 @@ async def ends_of_sessions_are_in_the_delta(bench: Bench) -> None:
     """A closed session's keys are among the deleted at once, a lost one's as soon as a listing lacks them."""
     async with bench.handle() as store, bench.handle() as other:
         for end in ("close", "lose"):
-            session = await store.open_session(bench.timeout_ms)
+            session = await store.open_session(LONG_MS if end == "close" else bench.short_ms)
             await commit(store, Put("e/k", b"", ephemeral=True), Put(f"e/{end}", b""), session=session)
             held = await other.list("e/")
             expect("e/k" in held.entries, "the key of a live session is not in the listing")
@@ -147,7 +148,7 @@ async def ends_of_sessions_are_in_the_delta(bench: Bench) -> None:
                 await session.close()
             else:
                 bench.lose(session)
-            with trio.fail_after(bench.timeout_ms / 1000 + bench.late_seconds + 1):
+            with trio.fail_after(bench.short_seconds + bench.late + PATIENCE):
                 async with other.watch("e/") as watch:
                     while "e/k" in (await _check(bench, other, "e/", held)).entries:
                         await watch.__anext__()
@@ -166,7 +167,7 @@ async def a_revision_that_never_was_is_too_old(bench: Bench) -> None:
 async def deltas_go_on_with_another_handle(bench: Bench) -> None:
     """A later handle leads on from what another one has listed, or says `TooOld`."""
     async with bench.handle() as writer:
-        history = _History(2, [writer], 60_000)
+        history = _History(2, [writer], LONG_MS)
         await history.begin()
         held: Listing | None = None
         for _ in range(6):
@@ -193,7 +194,7 @@ async def deltas_are_whole_while_others_write(bench: Bench) -> None:
         nursery.start_soon(_write_pairs, writer, rounds)
         held = await reader.list("w/")
         async with reader.watch("w/") as watch:
-            with trio.fail_after(15):
+            with trio.fail_after(15 * PATIENCE):
                 while held.entries["w/a"].value != b"%d" % (rounds - 1):
                     await watch.__anext__()
                     held = await _follow(reader, held)

@@ -9,6 +9,7 @@ from functools import partial
 
 import trio
 
+from ...transport.patience import PATIENCE
 from ..promises import PromiseBrokenError, collect, expect
 from ._kit import Bench, Case, commit, expect_equal, see, value_of
 from ._values import Committed, Delete, Delta, Entry, Operation, Outcome, Put, Unknown
@@ -18,7 +19,7 @@ from .errors import InvalidTransactionError, MetadataError, SessionExpiredError,
 CASES: list[Case] = []
 _case = collect(Case, CASES)
 
-_PATIENCE_SECONDS = 8.0
+_PATIENCE_SECONDS = 8.0 * PATIENCE
 """How long a handle may take until it has found its service again."""
 
 
@@ -159,13 +160,13 @@ def _expect_one_transaction(entries: dict[str, Entry], count: int) -> None:
 async def a_dying_session_never_writes_half(bench: Bench) -> None:
     """What a dying session writes is whole: persistent and ephemeral keys and deletes, or nothing of them."""
     async with bench.handle() as store, bench.handle() as other:
-        session = await store.open_session(bench.timeout_ms)
+        session = await store.open_session(bench.short_ms)
         await commit(store, Put("d/start", b"", ephemeral=True), session=session)
         bench.lose(session)
         committed: set[int] = set()
         unclear: set[int] = set()
         number = 0
-        with trio.fail_after(bench.timeout_ms / 1000 + bench.late_seconds + 5):
+        with trio.fail_after(bench.short_seconds + bench.late + 5 * PATIENCE):
             while True:
                 await commit(other, Put(f"d/old/{number}", b""))
                 mixed: list[Operation] = [
@@ -183,7 +184,7 @@ async def a_dying_session_never_writes_half(bench: Bench) -> None:
                 else:
                     (unclear if isinstance(outcome, Unknown) else committed).add(number)
                 number += 1
-                await trio.sleep(bench.timeout_ms / 1000 / 40)
+                await trio.sleep(bench.short_seconds / 40)
         keys = (await other.list("d/")).entries.keys()
         for each in range(number + 1):
             halves = f"d/persistent/{each}" in keys, f"d/old/{each}" not in keys
@@ -201,12 +202,12 @@ async def a_session_needs_its_event_loop(bench: Bench) -> None:
     if not bench.renews_sessions:
         return
     async with bench.handle() as store:
-        session = await store.open_session(bench.timeout_ms)
+        session = await store.open_session(bench.short_ms)
         await commit(store, Put("e/k", b"", ephemeral=True), session=session)
-        time.sleep(bench.timeout_ms / 1000 * 1.5 + bench.late_seconds)  # noqa: ASYNC251 - the hang
+        time.sleep(bench.short_seconds * 1.5 + bench.late)  # noqa: ASYNC251 - the hang
         await _refused(store, session)
         expect(session.expired.is_set(), "`expired` is not set after the event loop hung")
-        with trio.move_on_after(bench.timeout_ms / 1000 + bench.late_seconds + 5):
+        with trio.move_on_after(bench.short_seconds + bench.late + 5 * PATIENCE):
             async with store.watch("e/") as watch:
                 while await _again(lambda: value_of(store, "e/k")) is not None:
                     await watch.__anext__()

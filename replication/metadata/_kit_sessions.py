@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from ..promises import collect, expect
-from ._kit import Bench, Case, commit, expect_equal, raising, value_of
+from ._kit import LONG_MS, Bench, Case, commit, expect_equal, raising, value_of
 from ._values import Delete, Exists, Missing, Put, Unknown
 from .abc import MetadataStore, Session
 from .errors import InvalidTransactionError, SessionExpiredError, StoreUnavailableError
@@ -37,21 +37,21 @@ async def _refused(store: MetadataStore, put: Put, session: Session) -> None:
 async def ephemeral_key_names_its_session(bench: Bench) -> None:
     """An ephemeral key carries its session's id for every reader; ids are never used twice."""
     async with bench.handle() as store, bench.handle() as other:
-        first = await store.open_session(bench.timeout_ms)
+        first = await store.open_session(LONG_MS)
         await commit(store, Put("e", b"1", ephemeral=True), Put("p", b"1"), session=first)
         entries = (await other.list("")).entries
         expect_equal({k: e.session_id for k, e in entries.items()}, {"e": first.id, "p": None}, "the owners")
         await first.close()
-        second = await other.open_session(bench.timeout_ms)
+        second = await other.open_session(bench.short_ms)
         expect(second.id != first.id, "a session id was used twice")
-        expect_equal(second.timeout_ms, bench.timeout_ms, "the timeout granted")
+        expect_equal(second.timeout_ms, bench.short_ms, "the timeout granted")
 
 
 @_case
 async def close_deletes_ephemeral_keys_at_once(bench: Bench) -> None:
     """Closing a session deletes its ephemeral keys, no others, in one revision; `expired` is set."""
     async with bench.handle() as store, bench.handle() as other:
-        one, two = await store.open_session(bench.timeout_ms), await store.open_session(bench.timeout_ms)
+        one, two = await store.open_session(LONG_MS), await store.open_session(LONG_MS)
         await commit(store, Put("e/1", b"", ephemeral=True), Put("e/2", b"", ephemeral=True), session=one)
         await commit(store, Put("e/3", b"", ephemeral=True), session=two)
         before = await commit(store, Put("p", b""), session=one)
@@ -68,9 +68,9 @@ async def close_deletes_ephemeral_keys_at_once(bench: Bench) -> None:
 async def renewed_session_lives_on(bench: Bench) -> None:
     """A session whose process runs does not end, however long."""
     async with bench.handle() as store, bench.handle() as other:
-        session = await store.open_session(bench.timeout_ms)
+        session = await store.open_session(bench.short_ms)
         await commit(store, Put("e", b"", ephemeral=True), session=session)
-        with trio.move_on_after(3 * bench.timeout_ms / 1000):
+        with trio.move_on_after(3 * bench.short_seconds):
             await session.expired.wait()
         expect(not session.expired.is_set(), "a renewed session expired")
         expect(await value_of(other, "e") is not None, "the key of a live session vanished")
@@ -80,13 +80,13 @@ async def renewed_session_lives_on(bench: Bench) -> None:
 @_case
 async def lost_session_ends_after_its_timeout(bench: Bench) -> None:
     """Without renewals the ephemeral keys vanish within timeout + late_seconds, and not much too soon."""
-    timeout = bench.timeout_ms / 1000
+    timeout = bench.short_seconds
     async with bench.handle() as store, bench.handle() as other:
-        session = await store.open_session(bench.timeout_ms)
+        session = await store.open_session(bench.short_ms)
         await commit(store, Put("e", b"", ephemeral=True), Put("p", b""), session=session)
         bench.lose(session)
         began = trio.current_time()
-        with trio.move_on_after(timeout + bench.late_seconds):
+        with trio.move_on_after(timeout + bench.late):
             await _gone(other, "e")
         expect(await value_of(other, "e") is None, "the key of a lost session is still there")
         expect(trio.current_time() - began > timeout / 2, "the session ended long before its timeout")
@@ -100,7 +100,7 @@ async def dead_session_cannot_write(bench: Bench) -> None:
     With the session its connection may end, so that the outcome of a first attempt is `Unknown`.
     """
     async with bench.handle() as store, bench.handle() as other:
-        session = await store.open_session(bench.timeout_ms)
+        session = await store.open_session(bench.short_ms)
         await commit(store, Put("e", b"", ephemeral=True), session=session)
         bench.lose(session)
         await _gone(other, "e")
@@ -114,7 +114,7 @@ async def dead_session_cannot_write(bench: Bench) -> None:
 async def closed_session_cannot_write(bench: Bench) -> None:
     """A commit with a closed session raises `SessionExpiredError`, even if the compares would not hold."""
     async with bench.handle() as store:
-        session = await store.open_session(bench.timeout_ms)
+        session = await store.open_session(LONG_MS)
         await session.close()
         with raising(SessionExpiredError):
             await store.commit([Exists("none")], [Put("p", b"")], session=session)
@@ -125,7 +125,7 @@ async def closed_session_cannot_write(bench: Bench) -> None:
 async def key_of_a_dead_session_counts_as_missing(bench: Bench) -> None:
     """Once a session is over, another one can take its key with `Missing`, and keeps it."""
     async with bench.handle() as store, bench.handle() as other:
-        lost, heir = await store.open_session(bench.timeout_ms), await other.open_session(bench.timeout_ms)
+        lost, heir = await store.open_session(bench.short_ms), await other.open_session(LONG_MS)
         await commit(store, Put("role", b"lost", ephemeral=True), session=lost)
         bench.lose(lost)
         await _gone(other, "role")
@@ -140,7 +140,7 @@ async def key_of_a_dead_session_counts_as_missing(bench: Bench) -> None:
 async def a_put_decides_who_owns_the_key(bench: Bench) -> None:
     """A persistent put over an ephemeral key outlives the session; an ephemeral one over any key does not."""
     async with bench.handle() as store:
-        session = await store.open_session(bench.timeout_ms)
+        session = await store.open_session(LONG_MS)
         await commit(store, Put("a", b"1", ephemeral=True), Put("b", b"1"), session=session)
         await commit(store, Put("a", b"2"))
         done = await commit(store, Put("b", b"2", ephemeral=True), session=session)
@@ -153,7 +153,7 @@ async def a_put_decides_who_owns_the_key(bench: Bench) -> None:
 async def deleted_ephemeral_key_is_forgotten(bench: Bench) -> None:
     """A key that was ephemeral, was deleted and put again as persistent, does not die with the old session."""
     async with bench.handle() as store:
-        session = await store.open_session(bench.timeout_ms)
+        session = await store.open_session(LONG_MS)
         await commit(store, Put("k", b"1", ephemeral=True), session=session)
         await commit(store, Delete("k"))
         await commit(store, Put("k", b"2"))
@@ -166,7 +166,7 @@ async def leaving_the_store_ends_its_sessions(bench: Bench) -> None:
     """A handle that is left closes its sessions, so that their keys are gone at once."""
     async with bench.handle() as other:
         async with bench.handle() as store:
-            session = await store.open_session(60_000)
+            session = await store.open_session(LONG_MS)
             await commit(store, Put("e", b"", ephemeral=True), session=session)
         expect(session.expired.is_set(), "`expired` is not set")
         expect(await value_of(other, "e") is None, "the key of a closed handle is still there")
@@ -176,7 +176,7 @@ async def leaving_the_store_ends_its_sessions(bench: Bench) -> None:
 async def session_belongs_to_its_handle(bench: Bench) -> None:
     """A session is used through the handle that opened it; any other refuses it."""
     async with bench.handle() as store, bench.handle() as other:
-        session = await store.open_session(bench.timeout_ms)
+        session = await store.open_session(LONG_MS)
         with raising(InvalidTransactionError):
             await other.commit([], [Put("e", b"", ephemeral=True)], session=session)
         with raising(InvalidTransactionError):

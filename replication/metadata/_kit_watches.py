@@ -6,7 +6,7 @@ import trio
 import trio.testing
 
 from ..promises import PromiseBrokenError, collect, expect
-from ._kit import Bench, Case, commit, expect_equal, raising, see, value_of
+from ._kit import LONG_MS, Bench, Case, commit, expect_equal, raising, see, value_of
 from ._values import Delete, Operation, Put
 from .abc import MetadataStore, Session, Watch
 from .errors import StoreClosedError
@@ -47,12 +47,12 @@ async def own_and_foreign_commits_are_seen(bench: Bench) -> None:
 async def end_of_a_session_is_seen(bench: Bench) -> None:
     """When a session is closed, or is lost, a watch of its ephemeral keys tells so, and they are gone."""
     async with bench.handle() as store, bench.handle() as other, other.watch("e/") as watch:
-        closed, lost = await store.open_session(bench.timeout_ms), await store.open_session(bench.timeout_ms)
-        for session, end in ((closed, _close), (lost, _lose)):
+        for timeout_ms, end in ((LONG_MS, _close), (bench.short_ms, _lose)):
+            session = await store.open_session(timeout_ms)
             done = await commit(store, Put("e/k", b"", ephemeral=True), session=session)
             await see(bench, watch, done.revision, "the ephemeral put")
             await end(bench, session)
-            with trio.fail_after(bench.timeout_ms / 1000 + bench.late_seconds):
+            with trio.fail_after(bench.short_seconds + bench.late):
                 while await value_of(other, "e/k") is not None:
                     await watch.__anext__()
 

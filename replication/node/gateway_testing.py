@@ -35,6 +35,7 @@ from ...transport import (
     TransportError,
     split_host_port,
 )
+from ...transport.patience import PATIENCE
 from ..core.control.view import ClusterView
 from ..core.scram import ScramCredential
 from ..promises import Promise, PromiseBrokenError, collect, expect
@@ -46,7 +47,7 @@ from .settings import NodeSettings
 
 CASE_SECONDS = 30.0
 """How long one case may take before it counts as hung."""
-_SOON = 10.0
+_SOON = 10.0 * PATIENCE
 _SILENT = 50
 """Clients that say nothing."""
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from trio.testing import MockClock
 
 from insync.replication.metadata.testing import CASES, Case
 
@@ -12,14 +13,18 @@ every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
 @every_case
-async def test_memory(case: Case) -> None:
+async def test_memory(case: Case, autojump_clock: MockClock) -> None:
     await case.run(MemoryBench())
 
 
 @every_case
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
-async def test_behind_the_border(case: Case, kind: str, tmp_path: Path) -> None:
-    await case.run(GuardedBench(MemoryBench() if kind == "memory" else SqliteBench(tmp_path)))
+async def test_memory_behind_the_border(case: Case, autojump_clock: MockClock) -> None:
+    await case.run(GuardedBench(MemoryBench()))
+
+
+@every_case
+async def test_sqlite_behind_the_border(case: Case, tmp_path: Path) -> None:
+    await case.run(GuardedBench(SqliteBench(tmp_path)))
 
 
 @every_case

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trio.testing import MockClock
 
 from insync.replication.metadata.testing import CASES, Case
 
@@ -22,10 +23,8 @@ def example() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-async def test_example_conforms(case: Case) -> None:
-    bench = example()["PrefixedBench"]()
-    bench.timeout_ms = 100
-    await case.run(bench)
+async def test_example_conforms(case: Case, autojump_clock: MockClock) -> None:
+    await case.run(example()["PrefixedBench"]())
 
 
 async def test_url_of_the_example(tmp_path: Path) -> None:

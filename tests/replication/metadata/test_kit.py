@@ -28,7 +28,11 @@ from insync.replication.metadata import (
     TransactionTooLargeError,
 )
 from insync.replication.metadata._history import History
-from insync.replication.metadata.testing import CASES, PromiseBrokenError
+from insync.replication.metadata._kit import CASE_SECONDS
+from insync.replication.metadata.testing import CASES, Bench, Case, PromiseBrokenError
+from insync.replication.promises import expect
+from insync.transport import patience
+from insync.transport.patience import PATIENCE
 
 from .benches import MemoryBench
 
@@ -410,7 +414,9 @@ BROKEN: list[tuple[type[MemoryHub], set[str]]] = [
 
 
 @pytest.mark.parametrize(("hub", "noticed_by"), BROKEN, ids=lambda value: getattr(value, "__name__", ""))
-async def test_kit_notices_a_broken_store(hub: type[MemoryHub], noticed_by: set[str]) -> None:
+async def test_kit_notices_a_broken_store(
+    hub: type[MemoryHub], noticed_by: set[str], autojump_clock: MockClock
+) -> None:
     for case in CASES:
         if case.name in noticed_by:
             bench = MemoryBench()
@@ -434,7 +440,8 @@ async def test_hung_store_is_cut_off(autojump_clock: MockClock) -> None:
             store.get = _never  # type: ignore[method-assign]
             return store
 
-    with pytest.raises(PromiseBrokenError, match=r"reads as None(?s:.*)not over after 20 s"):
+    seconds = f"{CASE_SECONDS * PATIENCE:g}"
+    with pytest.raises(PromiseBrokenError, match=rf"reads as None(?s:.*)not over after {seconds} s"):
         await CASES[0].run(Hung())
 
 
@@ -454,3 +461,28 @@ async def test_error_that_is_no_promise_of_the_kit_is_told_with_its_place() -> N
 async def _never(key: str) -> Read:
     await trio.sleep_forever()
     raise AssertionError(key)
+
+
+class HeldUp(patience.StandstillWatch):
+    """Says of every attempt that the process was held up."""
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.seconds = 1e6
+
+
+async def test_a_case_is_repeated_in_an_empty_store_if_the_process_was_held_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attempts: list[list[str]] = []
+
+    async def check(bench: Bench) -> None:
+        async with bench.handle() as store:
+            attempts.append(list((await store.list("")).entries))
+            await store.commit([], [Put(f"k/{number}", b"") for number in range(120)])
+            expect(len(attempts) > 1, "the session was not renewed")
+
+    monkeypatch.setattr(patience, "StandstillWatch", HeldUp)
+    with pytest.warns(patience.HeldUpWarning, match=r"a_case is repeated(?s:.*)the session was not renewed"):
+        await Case("a_case", "It holds.", check).run(MemoryBench())
+    assert attempts == [[], []]
