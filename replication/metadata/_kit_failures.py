@@ -247,13 +247,15 @@ async def only_errors_of_the_interface_are_raised(bench: Bench) -> None:
             raise PromiseBrokenError(
                 f"an argument that breaks the rules was taken: number {number} of the case's"
             )
-        for _ in range(6):
+        for moments in range(1, 7):
             if not await bench.disconnect(store):
                 return
             async with trio.open_nursery() as nursery:
                 for call in _calls(store):
                     nursery.start_soon(_harmless, call)
-                await trio.lowlevel.checkpoint()
+                # After one they may all wait still to begin; after more some are on their way.
+                for _ in range(moments):
+                    await trio.lowlevel.checkpoint()
                 await bench.disconnect(store)
         await _again(lambda: store.get("k"))
 

@@ -29,8 +29,8 @@ from tests.replication.metadata.children import Family, gone_after
 
 from .server import TICK_MS, ZookeeperServer, zookeeper
 
-TIMEOUT_MS = 2000
-"""Long against the moments for which a busy machine lets a process wait."""
+TIMEOUT_MS = 4000
+"""Long against the moments for which a busy machine lets a process wait, between two renewals too."""
 GRACE_SECONDS = (2 * TICK_MS + 600) / 1000
 _numbers = count()
 
@@ -64,8 +64,8 @@ async def test_session_of_a_dead_process_expires(family: Family, how: signal.Sig
         await child.ask(f"hold {TIMEOUT_MS} node/1")
         assert (await store.get("node/1")).entry is not None
         child.process.send_signal(how)
-        took = await gone_after(store, watch, time.monotonic())
-        assert TIMEOUT_MS / 1000 * 0.5 < took < TIMEOUT_MS / 1000 + GRACE_SECONDS
+        gone = await gone_after(store, watch, time.monotonic())
+        assert gone.is_in_time(TIMEOUT_MS, 0.5, GRACE_SECONDS), gone
         assert await store.commit([Exists("node/1")], []) == Conflict("node/1")
 
 
@@ -112,7 +112,7 @@ async def test_snapshot_never_shows_half_a_transaction(family: Family) -> None:
     assert await child.ask("write") == "writing"
     seen = set()
     async with store_at(family) as store:
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while len(seen) < 30:
                 entries = (await store.list("pair/")).entries
                 if entries:
@@ -158,10 +158,10 @@ async def test_handshake_without_an_answer_does_not_cost_the_session(server: Zoo
             await store.commit([], [Put("e", b"1", ephemeral=True)], session=session)
             began = trio.current_time()
             relay.silence()
-            with trio.fail_after(10):
+            with trio.fail_after(30):
                 await relay.met_silence.wait()
             relay.silent = False
-            with trio.fail_after(10):
+            with trio.fail_after(30):
                 outcome = await eventually(store, session_put=("e", b"2"), session=session)
             assert isinstance(outcome, Committed)
             assert trio.current_time() - began < session.timeout_ms / 1000
@@ -254,7 +254,7 @@ async def test_silent_server_ends_the_session_here_too(own_server: ZookeeperServ
         session = await store.open_session(TIMEOUT_MS)
         own_server.signal(signal.SIGSTOP)
         began = trio.current_time()
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await session.expired.wait()
         assert trio.current_time() - began < 2 * TIMEOUT_MS / 1000
         own_server.signal(signal.SIGCONT)
@@ -274,7 +274,7 @@ async def test_session_that_takes_long_to_open_is_a_good_one(own_server: Zookeep
         nursery.start_soon(open_session)
         await trio.sleep(1.5 * TIMEOUT_MS / 1000)
         own_server.signal(signal.SIGCONT)
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await done.wait()
         await eventually(store, session_put=("e", b"1"), session=opened[0])
         with trio.move_on_after(1.5 * TIMEOUT_MS / 1000):

@@ -19,7 +19,10 @@ from insync.storage import StorageBrokenError
 
 def settings(folder: Path, node_id: int = 1) -> NodeSettings:
     return NodeSettings(
-        node_id=node_id, data_dir=folder / f"node-{node_id}", store=f"sqlite://{folder / 'meta.db'}"
+        node_id=node_id,
+        data_dir=folder / f"node-{node_id}",
+        store=f"sqlite://{folder / 'meta.db'}",
+        session_timeout_ms=20_000,
     )
 
 

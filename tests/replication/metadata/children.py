@@ -7,10 +7,11 @@ import sys
 import time
 from pathlib import Path
 
+import attrs
 import trio
 
 from insync.replication.metadata import MetadataStore, Watch
-from tests.processors import waited_for_a_processor
+from insync.transport.patience import StandstillWatch
 
 HOLDER = Path(__file__).with_name("holder.py")
 
@@ -25,7 +26,7 @@ class Child:
 
     async def answer(self) -> str:
         assert self.process.stdout is not None
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             return (await trio.to_thread.run_sync(self.process.stdout.readline)).strip()
 
     def tell(self, line: str) -> None:
@@ -60,13 +61,26 @@ class Family:
             child.end()
 
 
-async def gone_after(store: MetadataStore, watch: Watch, began: float, *, within: float = 20) -> float:
-    """Seconds from `began` until a watch event showed that no node is left.
+@attrs.frozen
+class Gone:
+    """When it was seen that no node is left.
 
-    Without those for which this process could have seen it and had no processor.
+    took: seconds. held_up: those of them in which this process could not run, and so could not see it.
     """
-    waited = waited_for_a_processor()
-    with trio.fail_after(within):
+
+    took: float
+    held_up: float
+
+    def is_in_time(self, timeout_ms: int, soonest: float, grace: float) -> bool:
+        """Not sooner than `soonest` times the timeout, and `grace` seconds after it at the latest."""
+        timeout = timeout_ms / 1000
+        return soonest * timeout < self.took < timeout + grace + self.held_up
+
+
+async def gone_after(store: MetadataStore, watch: Watch, began: float, *, within: float = 30) -> Gone:
+    """How long it took from `began` until a watch event showed that no node is left."""
+    with StandstillWatch() as standstills, trio.fail_after(within):
         while (await store.list("node/")).entries:
             await watch.__anext__()
-    return time.monotonic() - began - max(0.0, waited_for_a_processor() - waited)
+        took = time.monotonic() - began
+    return Gone(took, standstills.seconds)

@@ -35,9 +35,10 @@ from tests.processes import NodeProcess, kept_address
 
 from .children import Family, gone_after
 
-TIMEOUT_MS = 2000
-"""Long against the moments for which a busy machine lets a process wait."""
-GRACE_SECONDS = 1.0
+TIMEOUT_MS = 4000
+"""Long against the moments for which a busy machine lets a process wait, between two renewals too."""
+GRACE_SECONDS = 2.0
+"""The server is a process too, and may be held up."""
 A_NODE = Identity(node_id=1)
 
 
@@ -102,8 +103,8 @@ async def test_session_of_a_dead_process_ends_in_time(family: Family, how: signa
         await child.ask(f"hold {TIMEOUT_MS} node/1")
         assert (await store.get("node/1")).entry is not None
         child.process.send_signal(how)
-        took = await gone_after(store, watch, time.monotonic())
-        assert TIMEOUT_MS / 1000 * 0.5 < took < TIMEOUT_MS / 1000 + GRACE_SECONDS
+        gone = await gone_after(store, watch, time.monotonic())
+        assert gone.is_in_time(TIMEOUT_MS, 0.5, GRACE_SECONDS), gone
         assert await store.commit([Exists("node/1")], []) == Conflict("node/1")
 
 
@@ -138,10 +139,10 @@ async def test_server_that_is_killed_ends_sessions_and_loses_nothing_else(server
         server.end()
         with pytest.raises(StoreUnavailableError):
             await store.get("p")
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await session.expired.wait()
         await trio.to_thread.run_sync(server.start)
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             while not isinstance(await watch.__anext__(), Resync):
                 pass
             while "e" in (await store.list("")).entries:
@@ -162,11 +163,11 @@ async def test_server_that_stands_still_ends_sessions_on_both_sides(server: Stor
         assert server.process is not None
         server.process.send_signal(signal.SIGSTOP)
         began = trio.current_time()
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await session.expired.wait()
         assert trio.current_time() - began < 2 * TIMEOUT_MS / 1000
         server.process.send_signal(signal.SIGCONT)
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             async with store.watch("e") as watch:
                 while (await store.get("e")).entry is not None:
                     await watch.__anext__()

@@ -23,9 +23,9 @@ from tests.processors import waited_for_a_processor
 
 from .children import Child, Family, gone_after
 
-TIMEOUT_MS = 2000
-"""Long against the moments for which a busy machine lets a process wait."""
-GRACE_SECONDS = 0.2
+TIMEOUT_MS = 4000
+"""Long against the moments for which a busy machine lets a process wait, between two renewals too."""
+GRACE_SECONDS = 0.5
 
 
 @pytest.fixture
@@ -49,8 +49,8 @@ async def test_session_of_a_dead_process_ends_in_time(family: Family, how: signa
         await child.ask(f"hold {TIMEOUT_MS} node/1")
         assert (await store.get("node/1")).entry is not None
         child.process.send_signal(how)
-        took = await gone_after(store, watch, time.monotonic())
-        assert TIMEOUT_MS / 1000 * 0.25 < took < TIMEOUT_MS / 1000 + GRACE_SECONDS
+        gone = await gone_after(store, watch, time.monotonic())
+        assert gone.is_in_time(TIMEOUT_MS, 0.25, GRACE_SECONDS), gone
         assert await store.commit([Exists("node/1")], []) == Conflict("node/1")
 
 
@@ -113,7 +113,7 @@ async def test_killed_writer_leaves_whole_transactions(family: Family) -> None:
         assert await child.ask("write") == "writing"
         async with open_store(family.url) as store:
             start = await first_pair(store)
-            with trio.fail_after(10):
+            with trio.fail_after(30):
                 while (await store.list("pair/")).revision < start.revision + 20:
                     await trio.lowlevel.checkpoint()
             child.process.kill()
@@ -124,7 +124,7 @@ async def test_killed_writer_leaves_whole_transactions(family: Family) -> None:
 
 
 async def first_pair(store: MetadataStore) -> Read:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with store.watch("pair/") as watch:
             async for _ in watch:
                 if (read := await store.get("pair/a")).entry is not None:

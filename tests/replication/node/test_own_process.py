@@ -77,8 +77,8 @@ def test_code_that_holds_the_interpreter_costs_no_session(
 ) -> None:
     """Beside it, the node of this very process, which is taken for dead."""
     caplog.set_level(logging.INFO, "insync")
-    with BlockingNode(settings(tmp_path, session_timeout_ms=1000), own_process=own_process) as node:
-        hold_the_interpreter(3.0)
+    with BlockingNode(settings(tmp_path, session_timeout_ms=4000), own_process=own_process) as node:
+        hold_the_interpreter(7.0)
         with BlockingProducer(node.endpoints) as producer, BlockingAdmin(node.endpoints) as admin:
             admin.create_topic("t", replication_factor=1)
             producer.send("t", b"x").result(30)
