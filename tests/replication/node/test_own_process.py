@@ -100,7 +100,7 @@ async def test_an_error_of_the_child_is_raised_here(tmp_path: Path) -> None:
             async with Node(settings(tmp_path), own_process=True):
                 pytest.fail("two nodes serve one folder")
         other = attrs.evolve(settings(tmp_path, session_timeout_ms=10_000), data_dir=tmp_path / "elsewhere")
-        with trio.fail_after(30), pytest.raises(DuplicateNodeError):
+        with trio.fail_after(60), pytest.raises(DuplicateNodeError):
             async with Node(other, own_process=True):
                 pytest.fail("two nodes have one id")
     assert children() == []
