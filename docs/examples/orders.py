@@ -119,10 +119,11 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
     settings = NodeSettings(node_id=number, data_dir=Path(os.environ["DATA"]), store=os.environ["STORE"])
     async with Node(settings) as node:
         async with Admin(node.endpoints) as admin:
-            # All of them before the topic is made, so that each gets a replica; later a majority is enough.
+            # All nodes must be there before the topic is created, so that each gets a replica; later a majority
+            # is enough.
             exists = "orders" in await admin.list_topics()
             await admin.wait_for_nodes(MAJORITY if exists else NODES)
-        # The topic is made by whoever comes first, and taken as it is by the others.
+        # The first process creates the topic; the others use it unchanged.
         async with replicate(
             Orders, node.endpoints, "orders", name=f"api-{number}", snapshot_every=2000, digest_every=200
         ) as app.state.orders:

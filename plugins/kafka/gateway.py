@@ -169,7 +169,7 @@ def _mechanisms(url: URL) -> tuple[str, ...]:
     named = tuple([each.strip().upper() for each in given.split(",")])
     for each in named:
         if each not in sasl.MECHANISMS:
-            raise ValueError(f"{url}: sasl has {each!r}, which is none of {', '.join(sasl.MECHANISMS)}")
+            raise ValueError(f"{url}: sasl has {each!r}, which is not one of {', '.join(sasl.MECHANISMS)}")
     return named
 
 

@@ -52,7 +52,7 @@ class Login:
           LoginError: It has not proved who it is.
         """
         if len(token) > _LONGEST_TOKEN:
-            raise LoginError(f"a SASL token of {len(token)} bytes; at most {_LONGEST_TOKEN} are taken")
+            raise LoginError(f"a SASL token of {len(token)} bytes; at most {_LONGEST_TOKEN} are accepted")
         service = client.service
         if self._mechanism == sasl.PLAIN:
             name, password = sasl.plain(token)

@@ -253,7 +253,9 @@ def _lines(path: Path, records: bool, advance: Callable[[int], None]) -> Iterato
     if path.is_dir():
         logs = sorted(path.glob("*.log"))
         if not logs:
-            raise CommandError(f"{path} holds no .log file: name a partition's folder, such as data/orders-0")
+            raise CommandError(
+                f"{path} contains no .log file: name a partition's folder, such as data/orders-0"
+            )
         for log in logs:
             yield from _log_lines(log, records, advance)
     elif path.suffix == ".log":

@@ -203,7 +203,8 @@ def _check_store(url: str) -> None:
         raise UsageError(f"--store {url}: {error}") from error
     if isinstance(store.inner, MemoryStore):
         raise UsageError(
-            f"--store {url}: a store in memory has one process; each node is a process of its own"
+            f"--store {url}: only one process can use a store in memory, and each node is a separate process; "
+            "use another store"
         )
 
 

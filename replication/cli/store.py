@@ -1,4 +1,4 @@
-"""`insync store`: serve one machine's metadata store to a cluster; repair one that was put back or lost."""
+"""`insync store`: serve one machine's metadata store to a cluster; repair one that was restored or lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = App(
     name="store",
-    help="Serve a metadata store to the nodes of a cluster; repair one that was put back or lost.",
+    help="Serve a metadata store to the nodes of a cluster; repair one that was restored or lost.",
     help_format="markdown",
 )
 

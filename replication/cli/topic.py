@@ -179,7 +179,7 @@ def delete(name: str, /, *, yes: bool = False, servers: Servers = "", json: Json
     from .running import run
 
     if not yes:
-        raise UsageError(f"this deletes topic {name} with all its records for good: say --yes if you mean it")
+        raise UsageError(f"this permanently deletes topic {name} with all its records: give --yes to confirm")
 
     async def delete_it() -> None:
         from ..client import Admin

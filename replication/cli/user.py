@@ -197,5 +197,5 @@ def _first_line(source: TextIO, where: str) -> str:
 def _line(text: str, where: str) -> str:
     password = text.removesuffix("\n").removesuffix("\r")
     if not password:
-        raise UsageError(f"{where} holds no password in its first line")
+        raise UsageError(f"{where} has no password in its first line")
     return password

@@ -205,7 +205,7 @@ class Copies:
             for each in self._found:
                 if target.is_relative_to(each.source.kafka.resolve()):
                     raise KafkaAdoptionError(
-                        [f"{target} lies in {each.source.kafka}, which is Kafka's: name another --data-dir"]
+                        [f"{target} is inside {each.source.kafka}, which is Kafka's: name another --data-dir"]
                     )
         for each in self._found:
             target = each.source.data_dir
@@ -214,7 +214,7 @@ class Copies:
                 shutil.rmtree(target)
             elif target.exists() and (not target.is_dir() or any(target.iterdir())):
                 raise KafkaAdoptionError(
-                    [f"{target} is there already: name a folder that is empty, or none yet"]
+                    [f"{target} exists already: name an empty folder, or one that does not exist yet"]
                 )
             shutil.rmtree(_staged(target), ignore_errors=True)
         return self
@@ -271,8 +271,8 @@ async def check_store(store: MetadataStore) -> None:
         found = wire.decode_record(rec.ClusterRecord, entry.value).cluster_id
         raise KafkaAdoptionError(
             [
-                f"the metadata store belongs to cluster {found}: an adoption makes a cluster of its own; name an "
-                "empty store (a topic comes into a cluster that there is by MirrorMaker)"
+                f"the metadata store belongs to cluster {found}: an adoption creates a new cluster; name an "
+                "empty store (to copy a topic into an existing cluster, use MirrorMaker)"
             ]
         )
 
@@ -323,13 +323,15 @@ async def _seal(store: MetadataStore, planned: faces.Adoption, copies: Copies) -
                 raise
             copies.keep()
             raise AdoptionUnclearError(
-                f"it is not known whether the metadata store has taken the cluster ({error}), so the copies were "
+                f"it is unknown whether the metadata store has recorded the cluster ({error}), so the copies were "
                 "kept: run the command again; if it says that the store belongs to this cluster, start the nodes"
             ) from error
         if entry is not None and wire.decode_record(rec.ClusterRecord, entry.value) == put.record:
             return
         if not isinstance(outcome, tx.Unclear):
-            raise KafkaAdoptionError(["another cluster was founded on the metadata store: name an empty one"])
+            raise KafkaAdoptionError(
+                ["another cluster has been created in the metadata store: name an empty store"]
+            )
         await trio.sleep(_PAUSE)
 
 
@@ -337,10 +339,7 @@ async def _commit(store: MetadataStore, writes: Sequence[tuple[tx.Compare, tx.Pu
     outcome = await _store.write_all(store, writes)
     if outcome is not None:
         raise KafkaAdoptionError(
-            [
-                f"the metadata store was written to by somebody else ({outcome}): stop every node, and run "
-                "this again"
-            ]
+            [f"another process wrote to the metadata store ({outcome}): stop every node, and run this again"]
         )
 
 

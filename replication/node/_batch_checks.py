@@ -41,7 +41,7 @@ def check_batches(data: memoryview) -> Sequence[BatchInfo]:
         if info.attributes & _HAS_DELETE_HORIZON:
             raise _invalid("a producer's batch must not have a delete horizon")
         if codec > _CODECS:
-            raise _invalid(f"codec {codec} is none of gzip, snappy, lz4 and zstd: {_READ_BY_NOBODY}")
+            raise _invalid(f"codec {codec} is not one of gzip, snappy, lz4 and zstd: {_READ_BY_NOBODY}")
         if codec and info.record_count * _LEAST_RECORD_BYTES > MAX_INFLATED_BYTES:
             raise _invalid(f"{info.record_count} records are more than {MAX_INFLATED_BYTES} bytes can hold")
     return infos

@@ -173,7 +173,7 @@ class ClusterState:
         answer = reading.answer
         is_older = faces.was_put_back(answer.revision, known)
         if is_older or answer.store_id != (self._store_id or answer.store_id):
-            which = "put back to an older state" if is_older else "replaced by another"
+            which = "restored to an older state" if is_older else "replaced by another"
             raise StorePutBackError(
                 f"the metadata store was {which} while node {self._replicas.settings.node_id} ran: it is at "
                 f"revision {answer.revision}, and was at {known}. The node stops, and deletes nothing; {REPAIR}"

@@ -114,7 +114,7 @@ class Registration:
             raise registration._refusal(error) from error
         for each in membership.behind:
             log.error(
-                "log directory %s was put back to an older state (process %d, count %d; the metadata store has "
+                "log directory %s was restored to an older state (process %d, count %d; the metadata store has "
                 "seen count %d): what it lacks is copied from the leaders, and it leads nothing until then",
                 each.directory_id,
                 each.incarnation,

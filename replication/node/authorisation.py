@@ -100,7 +100,7 @@ class Rule:
             )
         for name in given:
             if name not in known:
-                raise InvalidSettingError(f"allow={text!r}: {name!r} is none of {_GRANTABLE}")
+                raise InvalidSettingError(f"allow={text!r}: {name!r} is not one of {_GRANTABLE}")
         return cls(who, frozenset(known[name] for name in given))
 
     def matches(self, principal: str) -> bool:

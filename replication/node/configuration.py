@@ -75,7 +75,7 @@ def _read_file(path: Path) -> dict[str, object]:
             f"the settings file {path} cannot be read: {error.strerror or error}"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidSettingError(f"the settings file {path} is no TOML: {error}") from error
+        raise InvalidSettingError(f"the settings file {path} is not valid TOML: {error}") from error
 
 
 def _of_environment(environment: Mapping[str, str]) -> dict[str, object]:

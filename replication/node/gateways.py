@@ -107,7 +107,7 @@ async def serve(
     status = _Status(task_status)
     try:
         await gateway.serve(endpoint, service, security, task_status=status)
-        problem = "it ended by itself"
+        problem = "it ended unexpectedly"
     except BaseException as error:
         foreign = _foreign(error)
         if foreign is None:

@@ -114,7 +114,9 @@ def field_of(name: str) -> str | None:
         return None
     field = _FIELDS.get(name)
     if field is None:
-        raise ConfigError(f"{name} is no setting of a topic here; DescribeConfigs lists those that there are")
+        raise ConfigError(
+            f"{name} is not a topic setting of insync; DescribeConfigs lists all topic settings"
+        )
     return field
 
 
@@ -161,8 +163,8 @@ def throttle(name: str, text: str | None) -> tuple[str, int | None]:
     limit = THROTTLES.get(name)
     if limit is None:
         raise ConfigError(
-            f"{name} is no setting of a node that can be changed here; those that can are {', '.join(THROTTLES)}. "
-            "A node is set by its file and its command line"
+            f"{name} cannot be changed here; the node settings that can are {', '.join(THROTTLES)}. "
+            "Change the others in the node's file or on its command line"
         )
     if text is None:
         return limit, None

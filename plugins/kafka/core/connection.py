@@ -242,7 +242,7 @@ class Connection:
         if self.next_is_token:
             if not 0 <= size <= FRAME_OF_STRANGERS:
                 raise ProtocolViolationError(
-                    f"a SASL token of {size} bytes; at most {FRAME_OF_STRANGERS} are taken"
+                    f"a SASL token of {size} bytes; at most {FRAME_OF_STRANGERS} are accepted"
                 )
             return int(size)
         _, api, _, _ = _HEAD.unpack_from(self._buffer, self._start)

@@ -44,7 +44,7 @@ def plain(token: bytes) -> tuple[str, str]:
     if not name or not password or len(name) > LONGEST_NAME:
         raise LoginError("a PLAIN token without a name or a password")
     if acts_for not in ("", name):
-        raise LoginError("nobody acts for somebody else here: leave the authorization id empty")
+        raise LoginError("acting for another user is not supported: leave the authorization id empty")
     return name, password
 
 
@@ -75,9 +75,9 @@ class ScramLogin:
             raise LoginError("SCRAM with channel binding is not offered")
         name = _unescaped(escaped)
         if acts_for is not None and _unescaped(acts_for[2:]) != name:
-            raise LoginError("nobody acts for somebody else here: leave the authorization id empty")
+            raise LoginError("acting for another user is not supported: leave the authorization id empty")
         if not _NONCE.fullmatch(nonce):
-            raise LoginError("the nonce of the first SCRAM message is none")
+            raise LoginError("the nonce of the first SCRAM message is malformed")
         self.name, self._first_bare, self._nonce = name, bare, nonce
         self._gs2 = f"{binding},{acts_for or ''},"
         return name

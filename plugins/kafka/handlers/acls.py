@@ -16,7 +16,7 @@ from .table import Offer
 _Described, _Created, _Deleted = map(
     message, ("DescribeAclsResponse", "CreateAclsResponse", "DeleteAclsResponse")
 )
-_WHY = "there are no ACLs here: the nodes have rules (`allow`), and users have (`insync user alter --allow`)"
+_WHY = "ACLs are not supported: set rules for the nodes (`allow`) or for users (`insync user alter --allow`)"
 
 
 def _refusal(client: Client) -> tuple[int, str]:

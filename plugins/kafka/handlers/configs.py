@@ -180,7 +180,7 @@ async def _throttle(client: Client, told: Struct, wanted: Struct, *, validate_on
     try:
         for each in wanted.configs:
             if each.config_operation not in (_SET, _DELETE):
-                raise configs.ConfigError(f"{each.name} is no list: it can be set and deleted")
+                raise configs.ConfigError(f"{each.name} is not a list: set or delete it")
             if each.config_operation == _DELETE and each.name in configs.NEVER_SET:
                 continue
             limit, value = configs.throttle(each.name, each.value if each.config_operation == _SET else None)
@@ -216,7 +216,7 @@ def _increments(client: Client, wanted: Struct) -> _Change:
             continue
         if each.config_operation in (_APPEND, _SUBTRACT):
             if not configs.is_list(each.name):
-                raise configs.ConfigError(f"{each.name} is no list: members are neither added nor taken away")
+                raise configs.ConfigError(f"{each.name} is not a list: no members can be added or removed")
             members, given = configs.as_list(now[each.name]), configs.as_list(text or "")
             if each.config_operation == _APPEND:
                 members += [member for member in given if member not in members]
@@ -224,7 +224,7 @@ def _increments(client: Client, wanted: Struct) -> _Change:
                 members = [member for member in members if member not in given]
             text = ",".join(members)
         elif each.config_operation != _SET:
-            raise configs.ConfigError(f"{each.name}: operation {each.config_operation} is none of 0 to 3")
+            raise configs.ConfigError(f"{each.name}: operation {each.config_operation} is not one of 0 to 3")
         elif text is None:
             raise configs.ConfigError(f"{each.name} is set to null: delete it, or give a value")
         made.config |= configs.parsed({each.name: text})

@@ -168,7 +168,7 @@ def _problem(place: tuple[int, int] | None, version: int, frame: memoryview) -> 
         return ErrorCode.INVALID_RECORD, "no record batch"
     start, size = place
     if size < _HEADER:
-        return ErrorCode.CORRUPT_MESSAGE, f"{size} bytes are no record batch"
+        return ErrorCode.CORRUPT_MESSAGE, f"{size} bytes are not a record batch"
     if frame[start + _MAGIC] != 2:
         return (
             ErrorCode.INVALID_RECORD,

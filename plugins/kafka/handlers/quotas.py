@@ -108,16 +108,16 @@ async def _alter(client: Client, entry: Struct, *, validate_only: bool) -> tuple
 
 def _change(entry: Struct) -> m.AlterQuotasRequest:
     if len(entry.entity) != 1:
-        raise _RefusedError("limits are of a user or of a client id, not of pairs of them")
+        raise _RefusedError("a limit applies to a user or to a client id, not to a pair of them")
     (entity,) = entry.entity
     if entity.entity_type not in _TYPES:
-        raise _RefusedError(f"limits of {entity.entity_type!r} are not offered: use user or client-id")
+        raise _RefusedError(f"limits for {entity.entity_type!r} are not supported: use user or client-id")
     if entity.entity_name == "":
         raise _RefusedError("the name of an entity is empty: null is the default of its type")
     limits: dict[str, int] = {}
     for op in entry.ops:
         if op.key not in _RATES:
-            raise _RefusedError(f"the limit {op.key!r} is not offered: use {' or '.join(_RATES)}")
+            raise _RefusedError(f"the limit {op.key!r} is not supported: use {' or '.join(_RATES)}")
         if not op.remove:
             if not 1 <= op.value <= 2**63 - 1024 or op.value != int(op.value):
                 raise _RefusedError(f"{op.key}={op.value}: use a whole number of bytes a second, 1 or more")

@@ -96,7 +96,7 @@ async def _play(options: Options, source: Path | None, as_json: bool) -> int:
     data = await trio.to_thread.run_sync(open_input, source, abandon_on_cancel=True)
     if (options.records or data.records) < RECORDS_MIN:
         raise UsageError(
-            f"input {data.name} has {data.records} lines, too few for a kill in the midst of them; "
+            f"input {data.name} has {data.records} lines, too few to kill a node in the middle of them; "
             f"repeat them with --records {RECORDS_MIN} or more"
         )
     with _folder(options.keep) as folder, make_view(scene, sys.stderr if as_json else sys.stdout) as view:

@@ -211,9 +211,7 @@ def choose_victim(
     ]
     candidates = [(node, busy) for node, busy in candidates if node >= 0 and busy]
     if not candidates:
-        raise NoVictimError(
-            "no leader has records to come in the second half of the input; use more --records"
-        )
+        raise NoVictimError("no leader receives records in the second half of the input; use more --records")
     node, busy = min(candidates, key=lambda each: (-len(led[each[0]]), -len(each[1]), each[0]))
     end = max(earliest + 1, min(latest, *(last[each] for each in busy)))
     kill_at = rng.randrange(earliest, end)

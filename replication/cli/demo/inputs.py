@@ -146,9 +146,7 @@ def _walk(root: Path, suffix: str) -> Iterator[Path]:
 def _count(name: str, root: Path, paths: list[Path]) -> Input:
     sources = tuple(source for path in paths if (source := _source(root, path)).records)
     if not sources:
-        raise InputError(
-            f"input {name}: there are no lines in it; give --input a text file with at least one line"
-        )
+        raise InputError(f"input {name} has no lines; give --input a text file with at least one line")
     return Input(name, sources)
 
 

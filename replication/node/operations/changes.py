@@ -108,12 +108,12 @@ class Changes:
         old, new = former.leader, record.leader
         if old == new:
             if record.leader_epoch != former.leader_epoch and record.replicas == former.replicas:
-                yield f"node {new} was elected anew"
+                yield f"node {new} was elected again"
             return
         if old != NO_LEADER:
             yield (
                 self._absence(old, record.id)
-                or (f"node {old} is no replica any more" if old not in record.replicas else "")
+                or (f"node {old} is no longer a replica" if old not in record.replicas else "")
                 or (
                     f"node {new} is the preferred leader"
                     if new == record.replicas[0]
@@ -131,7 +131,7 @@ class Changes:
         for node in former.isr:
             if node not in record.isr:
                 yield self._absence(node, record.id) or (
-                    f"node {node} is no replica any more"
+                    f"node {node} is no longer a replica"
                     if node not in record.replicas
                     else f"node {node} has not caught up, or came back without proof of its log"
                 )

@@ -130,7 +130,7 @@ class OperationsServer:
                 ready = all(check.ok for check in checks)
                 told = {"ready": ready, "checks": [attrs.asdict(check) for check in checks]}
                 return Answer(200 if ready else 503, _JSON, _json(told))
-        raise BadRequestError(404, "there is /metrics, /health and /ready")
+        raise BadRequestError(404, "not found; this server has /metrics, /health and /ready")
 
 
 async def _read_head(stream: trio.SocketStream) -> Head:

@@ -181,7 +181,7 @@ class Metrics:
         yield _single(
             "insync_offline_partitions",
             "gauge",
-            "Partitions without a leader; told by the controller, 0 elsewhere.",
+            "Partitions without a leader, reported by the controller; 0 on other nodes.",
             leaderless if active else 0,
         )
         yield _single("insync_alive_nodes", "gauge", "Registered nodes.", len(view.nodes))

@@ -93,11 +93,11 @@ async def test_limits_are_set_found_and_taken_away(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("whose", "ops", "said"),
     [
-        (entity(user="a", client_id="b"), [], "not of pairs"),
-        ([], [], "not of pairs"),
+        (entity(user="a", client_id="b"), [], "not to a pair"),
+        ([], [], "not to a pair"),
         (entity(ip="10.0.0.1"), [], "use user or client-id"),
         (entity(user=""), [], "is empty"),
-        (entity(user="a"), [op("request_percentage", 5.0)], "'request_percentage' is not offered"),
+        (entity(user="a"), [op("request_percentage", 5.0)], "'request_percentage' is not supported"),
         (entity(user="a"), [op("producer_byte_rate", 0.5)], "whole number"),
         (entity(user="a"), [op("producer_byte_rate", float("nan"))], "whole number"),
         (entity(user="a"), [op("producer_byte_rate", float("inf"))], "whole number"),

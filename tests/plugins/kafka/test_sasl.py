@@ -328,8 +328,8 @@ async def test_who_is_deleted_may_do_nothing_more(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("kafka://127.0.0.1:0?sasl=", "which is none of PLAIN, SCRAM"),
-        ("kafka://127.0.0.1:0?sasl=GSSAPI", "which is none of PLAIN, SCRAM"),
+        ("kafka://127.0.0.1:0?sasl=", "which is not one of PLAIN, SCRAM"),
+        ("kafka://127.0.0.1:0?sasl=GSSAPI", "which is not one of PLAIN, SCRAM"),
         ("kafka://0.0.0.0:0?sasl=PLAIN", "passwords in clear text"),
         ("kafka://0.0.0.0:0?sasl=SCRAM-SHA-256,PLAIN", "passwords in clear text"),
         ("kafka://0.0.0.0:0", "or sasl=SCRAM-SHA-256"),

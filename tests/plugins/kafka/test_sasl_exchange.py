@@ -51,7 +51,7 @@ def test_names_are_unescaped_and_extensions_are_skipped() -> None:
         (b"x,,n=user,r=x", "malformed"),
         (b"n,,m=ext,n=user,r=x", "malformed"),
         (b"p=tls-unique,,n=user,r=x", "channel binding is not offered"),
-        (b"n,a=root,n=user,r=x", "nobody acts for somebody else"),
+        (b"n,a=root,n=user,r=x", "acting for another user is not supported"),
         (b"n,,n=,r=x", "the name in the first"),
         (b"n,,n=a=b,r=x", "the name in the first"),
         (b"n,,n=" + b"x" * 1025 + b",r=x", "the name in the first"),
@@ -110,7 +110,7 @@ def test_a_plain_token(token: bytes, found: tuple[str, str]) -> None:
         (b"\0etl\0a\0b", "three parts"),
         (b"\0\0secret", "without a name"),
         (b"\0etl\0", "without a name or a password"),
-        (b"root\0etl\0secret", "nobody acts for somebody else"),
+        (b"root\0etl\0secret", "acting for another user is not supported"),
         (b"\0etl\0\xff", "not UTF-8"),
     ],
 )
@@ -138,6 +138,6 @@ def test_nothing_that_is_told_has_the_password_in_it() -> None:
 async def test_a_token_that_is_too_long_is_not_looked_at() -> None:
     login = Login(("PLAIN",))
     assert login.choose("PLAIN", bare=False) == 0
-    with pytest.raises(LoginError, match="a SASL token of 20000 bytes; at most 16384 are taken"):
+    with pytest.raises(LoginError, match="a SASL token of 20000 bytes; at most 16384 are accepted"):
         await login.take(None, bytes(20_000))  # type: ignore[arg-type]  # nobody is asked
     assert not login.is_over

@@ -84,7 +84,7 @@ def test_empty_input_is_named(tmp_path: Path, content: bytes | None) -> None:
         path.mkdir()
     else:
         path.write_bytes(content)
-    with pytest.raises(InputError, match=r"nothing: there are no lines in it"):
+    with pytest.raises(InputError, match=r"nothing has no lines"):
         open_input(path)
 
 

@@ -304,7 +304,7 @@ def test_nodes_share_a_store_of_any_scheme(tmp_path: Path) -> None:
     ("name", "url", "words"),
     [
         ("up", "etcd://h", "no metadata store is installed for the scheme 'etcd'"),
-        ("up", "memory://x", "each node is a process of its own"),
+        ("up", "memory://x", "each node is a separate process"),
         ("demo", "sqlite://relative.db", "sqlite:///absolute/path"),
     ],
 )

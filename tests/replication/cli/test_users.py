@@ -107,8 +107,8 @@ def _type(master: int, passwords: list[bytes]) -> bytes:
 @pytest.mark.parametrize(
     ("arguments", "given", "said"),
     [
-        (["create", "etl", "--servers", "tcp://127.0.0.1:1"], "\n", "standard input holds no password"),
-        (["create", "etl", "--servers", "tcp://127.0.0.1:1"], "", "standard input holds no password"),
+        (["create", "etl", "--servers", "tcp://127.0.0.1:1"], "\n", "standard input has no password"),
+        (["create", "etl", "--servers", "tcp://127.0.0.1:1"], "", "standard input has no password"),
         (
             ["create", "etl", "--password-file", "/nowhere", "-s", "tcp://127.0.0.1:1"],
             "",

@@ -92,7 +92,7 @@ def test_a_later_source_may_give_one_folder_in_place_of_several() -> None:
         ("listeners = [1]", "listeners=[1]"),
         ("listeners = []", "listeners is empty"),
         ("[node]\nrack = 'a'", "unknown setting 'node'"),
-        ("node_id = ", "is no TOML"),
+        ("node_id = ", "is not valid TOML"),
     ],
 )
 def test_bad_files_are_refused_with_the_place(tmp_path: Path, text: str, message: str) -> None:

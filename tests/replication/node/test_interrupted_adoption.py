@@ -164,7 +164,7 @@ def test_a_cluster_that_there_is_and_a_folder_in_use_stay(
     assert f"belongs to cluster {kafka.CLUSTER}" in capsys.readouterr().err
     (tmp_path / "meta.db").rename(tmp_path / "away.db")
     assert main(words) == 1
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert kafka.fingerprint(data) == before
 
 
