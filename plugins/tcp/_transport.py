@@ -19,6 +19,7 @@ from insync.transport import (
     Capabilities,
     ConnectError,
     ConnectRefusedError,
+    ConnectSlowError,
     Endpoint,
     StreamTransport,
 )
@@ -33,6 +34,7 @@ _KEEPALIVE_INTERVAL = 5
 _KEEPALIVE_PROBES = 3
 _USER_TIMEOUT_MS = 30_000
 _UNSENT_BYTES = 1 << 20
+_DROPPED = (errno.ECONNRESET, errno.ENOTCONN)
 _WILDCARDS = ("0.0.0.0", "::", "*")
 
 
@@ -62,14 +64,13 @@ class TcpTransport(StreamTransport):
     async def open_stream(self, endpoint: Endpoint) -> ByteStream:
         host, port = split_host_port(endpoint)
         failure = "the name has no address"
-        refused = False
+        kind: type[ConnectError] = ConnectError
         for family, address in await _resolve(endpoint, host, port):
             try:
                 return self.make_stream(await _open(family, address), endpoint)
             except OSError as error:
                 failure = error.strerror or str(error)
-                refused = isinstance(error, ConnectionRefusedError)
-        kind = ConnectRefusedError if refused else ConnectError
+                kind = _kind_of(error)
         raise kind(f"cannot connect to {endpoint}: {failure}", peer=str(endpoint))
 
     async def listen_streams(self, endpoint: Endpoint) -> ByteListener:
@@ -114,6 +115,13 @@ async def _resolve(endpoint: Endpoint, host: str, port: int) -> list[tuple[int, 
             f"{endpoint}: the name {host!r} cannot be resolved: {error}", peer=str(endpoint)
         ) from error
     return [(family, address) for family, _, _, _, address in found]
+
+
+def _kind_of(error: OSError) -> type[ConnectError]:
+    if isinstance(error, ConnectionRefusedError):
+        return ConnectRefusedError
+    # The listener took the connection, and closed it to admit others before this process saw that it stood.
+    return ConnectSlowError if error.errno in _DROPPED else ConnectError
 
 
 async def _open(family: int, address: tuple[object, ...]) -> socket.socket:

@@ -2,6 +2,7 @@
 
 import os
 import random
+import select
 import signal
 import socket
 import struct
@@ -13,7 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from insync.plugins.tcp import TcpTransport
-from insync.transport import URL, AddressInUseError, ConnectError, LinkBroken, RangeTruncated, ranges, sockets
+from insync.transport import (
+    URL,
+    AddressInUseError,
+    ConnectError,
+    ConnectSlowError,
+    LinkBroken,
+    RangeTruncated,
+    ranges,
+    sockets,
+)
 from insync.transport._kit import FileSlice, file_of
 from insync.transport._native import ffi, lib
 from insync.transport.sockets import SocketStream
@@ -284,3 +294,29 @@ async def test_sending_at_once_stops_where_the_socket_is_full_or_the_file_is_col
         assert await transfer(stream, far, ranges.after(parts, sent), 40 << 20) == CONTENT * 40
         monkeypatch.setattr(sockets, "is_warm", lambda part: False)
         assert stream.send_now([b"<", *parts]) == 0
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+async def test_a_connection_that_ended_before_it_was_seen_tells_of_a_busy_listener(monkeypatch, is_noticed):
+    """As in a process that was held up while the listener made room for others."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        wait = trio.lowlevel.wait_writable
+
+        def reset(near):
+            far, _ = server.accept()
+            far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            far.close()
+            poll = select.poll()
+            poll.register(near, 0)
+            assert poll.poll(30_000), "the reset has not arrived"
+
+        async def held_up(near):
+            await wait(near)
+            reset(near)
+            if not is_noticed:  # it came after the look at the socket's error
+                near.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+        monkeypatch.setattr(trio.lowlevel, "wait_writable", held_up)
+        endpoint = URL.parse(f"tcp://127.0.0.1:{server.getsockname()[1]}")
+        with pytest.raises(ConnectSlowError, match="cannot connect to tcp://"):
+            await TcpTransport().connect(endpoint)
