@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -140,8 +141,12 @@ class Coordinators:
 
 
 def _code_of(answer: Any) -> int:
-    """Of a description of one group it stands with that group."""
-    if isinstance(answer, gm.DescribeGroupsResponse) and len(answer.groups) == 1:
-        return answer.error or answer.groups[0].error
+    """Of a description of one group, or of one transactional id, it stands with that."""
+    described: Sequence[Any] = ()
+    match answer:
+        case gm.DescribeGroupsResponse():
+            described = answer.groups
+        case tm.DescribeTransactionsResponse():
+            described = answer.transactions
     code: int = answer.error
-    return code
+    return code or (described[0].error if len(described) == 1 else ErrorCode.NONE)

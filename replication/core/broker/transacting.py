@@ -189,7 +189,8 @@ class Transacting:
             partition, _ = self._coordinator(each)
             request = tm.DescribeTransactionsRequest(transactional_ids=[each])
             if partition is None:
-                take(each, tm.DescribeTransactionsResponse(error=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
+                # It may be another node's: this one has not heard of the topic.
+                take(each, tm.DescribeTransactionsResponse(error=ErrorCode.NOT_COORDINATOR))
             else:
                 self._shards.ask(partition, request, self._context.now + ASK_TIMEOUT, partial(take, each))
 
