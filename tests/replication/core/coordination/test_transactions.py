@@ -193,6 +193,22 @@ def test_who_waits_for_an_end_is_told_by_its_own_deadline_or_that_the_coordinato
     assert host.value.status is Status.COMPLETE_COMMIT
 
 
+def test_who_is_told_that_its_time_is_over_is_not_told_in_the_same_instant_that_it_waited_long_enough() -> (
+    None
+):
+    host = Coordinator()
+    host.init()
+    host.add(500, 0, "a", version=1)
+    host.answers = False
+    host.end(500, 0, version=1)
+    request = adding(500, 0, "b", version=1)
+    waiting = host.send(request, within=BRIEFLY)
+    other = host.send(request, within=1.0)
+    host.pass_time(BRIEFLY)
+    assert host.said[waiting].error == ErrorCode.REQUEST_TIMED_OUT
+    assert host.said[other].error == ErrorCode.CONCURRENT_TRANSACTIONS
+
+
 def test_a_leader_that_asks_for_a_client_does_not_wait_for_the_end() -> None:
     host = Coordinator()
     host.init()
