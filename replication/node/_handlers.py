@@ -120,8 +120,12 @@ class Handlers:
         serve(inbound)
         if inbound.kind != m.Kind.PRODUCE:
             inbound.payload.release()
-        if inbound.kind in COORDINATION_KINDS:
-            # What several ask of a coordinator in a turn is written together.
+            is_for_coordinator = inbound.kind in COORDINATION_KINDS
+        else:
+            # Its partitions may have to be added to the transaction.
+            is_for_coordinator = inbound.message.transaction is not None
+        if is_for_coordinator:
+            # What several ask of a coordinator in a turn is asked, and written, together.
             self._replicas.settle_later()
         else:
             self._replicas.settle()

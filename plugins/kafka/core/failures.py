@@ -6,7 +6,7 @@ from functools import cache
 
 from insync.replication.core.errors import ErrorCode
 
-from ..protocol import Encoded, Struct
+from ..protocol import Encoded, Struct, message
 from ..protocol.apis import KafkaError
 from ..protocol.tables import Struct as Described
 
@@ -15,7 +15,7 @@ NONE = "none"
 
 def first_error(answer: Struct) -> int:
     """The first error of an answer that is not 0: its own, or that of a part of it."""
-    return _first(answer, _plan(type(answer).TABLE.struct))
+    return _first(answer, _plan_of(answer.TABLE.name))
 
 
 def name_of(code: int) -> str:
@@ -35,6 +35,11 @@ Plan = tuple[tuple[str, "Plan | None", bool], ...]
 
 
 @cache
+def _plan_of(name: str) -> Plan:
+    """Of a message, kept by its name: what a table describes is compared, and hashed, field by field."""
+    return _plan(message(name).TABLE.struct)
+
+
 def _plan(struct: Described) -> Plan:
     found: list[tuple[str, Plan | None, bool]] = []
     for field in struct.fields:

@@ -104,8 +104,10 @@ class Transacting:
         self._numbers = count(-_FIRST_NUMBER, -1)
         self._marking: dict[int, Callable[[ErrorCode], None]] = {}
         self._admitting: dict[int, Callable[[ErrorCode], None]] = {}
-        self._adding: dict[tuple[str, int, int], list[tuple[PartitionId, partition_fx.AddToTransaction]]] = {}
-        """Partitions that are to belong to a transaction, of each until the end of the turn."""
+        self._adding: dict[
+            tuple[str, int, int, bool], list[tuple[PartitionId, partition_fx.AddToTransaction]]
+        ] = {}
+        """Partitions that are to belong to a transaction, or should belong to it; of each until the turn ends."""
         context.routes[partition_fx.AddToTransaction] = self._add
         context.routes[partition_fx.Admission] = self._admitted
         aborting = Aborting(context, peers, mark=self._mark, serve=self._serve, later=self._later)
@@ -234,12 +236,8 @@ class Transacting:
             self._join(partition, effect)
 
     def _join(self, partition: PartitionId, effect: partition_fx.AddToTransaction) -> None:
-        """All partitions that one request has written to are one write of the coordinator."""
-        key = (effect.transactional_id, effect.producer_id, effect.producer_epoch)
-        if effect.verify_only:
-            # The answer to several is that of the worst.
-            self._later(partial(self._ask_to_add, [(partition, effect)]))
-            return
+        """All partitions that a turn has written to are one question, and one write of the coordinator."""
+        key = (effect.transactional_id, effect.producer_id, effect.producer_epoch, effect.verify_only)
         if key not in self._adding:
             self._adding[key] = []
             self._later(lambda: self._ask_to_add(self._adding.pop(key)))
@@ -249,6 +247,11 @@ class Transacting:
         context, effect = self._context, adding[0][1]
 
         def answered(error: ErrorCode) -> None:
+            if error == ErrorCode.TRANSACTION_ABORTABLE and len(adding) > 1:
+                # Some of them do not belong to the transaction: each is asked about by itself.
+                for each in adding:
+                    self._later(partial(self._ask_to_add, [each]))
+                return
             for each in adding:
                 self._add_answered(*each, error)
 

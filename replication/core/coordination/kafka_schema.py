@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import attrs
 
-_NUMBERS = {
-    "int8": struct.Struct(">b"),
-    "int16": struct.Struct(">h"),
-    "int32": struct.Struct(">i"),
-    "int64": struct.Struct(">q"),
-}
+_LETTERS = {"int8": "b", "int16": "h", "int32": "i", "int64": "q"}
+_NUMBERS = {name: struct.Struct(f">{letter}") for name, letter in _LETTERS.items()}
 _REQUIRED = object()
+_Writer = Callable[[bytearray, Any], None]
+"""Appends the bytes of a value."""
 MAX_VERSION = 32767
 
 
@@ -55,12 +54,17 @@ class Schema:
     versions: tuple[int, int] = (0, 0)
     flexible: int = MAX_VERSION
     """The first flexible version."""
+    writers: dict[int, _Writer] = attrs.field(factory=dict, init=False, eq=False, repr=False)
+    """Of each version that was written."""
 
 
 def encode(schema: Schema, value: object, version: int) -> bytes:
     """The bytes of `value` after its version number."""
+    write = schema.writers.get(version)
+    if write is None:
+        write = schema.writers[version] = _struct_writer(schema, version, version >= schema.flexible)
     out = bytearray()
-    _write_struct(out, schema, value, version, version >= schema.flexible)
+    write(out, value)
     return bytes(out)
 
 
@@ -80,44 +84,101 @@ def decode(schema: Schema, data: bytes, version: int, *, whole: bool = True) -> 
 # Writing
 
 
-def _write_struct(out: bytearray, schema: Schema, value: object, version: int, flexible: bool) -> None:
-    tagged: list[tuple[int, bytes]] = []
-    for field in schema.fields:
-        if not field.since <= version <= field.until:
+def _struct_writer(schema: Schema, version: int, flexible: bool) -> _Writer:
+    """What a version has of a structure, found out once. Numbers side by side are packed together."""
+    steps: list[tuple[Callable[[Any], Any], _Writer]] = []
+    tagged: list[tuple[int, Field, _Writer]] = []
+    numbers: list[Field] = []
+    for field in (*schema.fields, None):
+        if field is not None and not field.since <= version <= field.until:
             continue
+        if field is not None and field.tag is not None:
+            tagged.append((field.tag, field, _writer(field.type, version, flexible)))
+            continue
+        if field is not None and _is_number(field.type):
+            numbers.append(field)
+            continue
+        if numbers:
+            steps.append(_numbers_step(numbers))
+            numbers = []
+        if field is not None:
+            steps.append((attrgetter(field.name), _writer(field.type, version, flexible)))
+    tagged.sort(key=lambda each: each[0])
+
+    def write(out: bytearray, value: object) -> None:
+        for content_of, step in steps:
+            step(out, content_of(value))
+        if flexible:
+            _write_tagged(out, tagged, value)
+
+    return write
+
+
+def _is_number(type_: str | Array | Schema) -> bool:
+    return isinstance(type_, str) and type_ in _NUMBERS
+
+
+def _numbers_step(fields: Sequence[Field]) -> tuple[Callable[[Any], Any], _Writer]:
+    pack = struct.Struct(">" + "".join([_LETTERS[str(each.type)] for each in fields])).pack
+    content_of = attrgetter(*[each.name for each in fields])
+
+    def write(out: bytearray, content: Any) -> None:
+        out += pack(*content) if len(fields) > 1 else pack(content)
+
+    return content_of, write
+
+
+def _write_tagged(out: bytearray, tagged: Sequence[tuple[int, Field, _Writer]], value: object) -> None:
+    parts: list[tuple[int, bytearray]] = []
+    for tag, field, write in tagged:
         content = getattr(value, field.name)
-        if field.tag is None:
-            _write(out, field.type, content, version, flexible)
-        elif flexible and content != field.default:
-            part = bytearray()
-            if isinstance(field.type, Schema) and field.nullable:
-                part += b"\x01"
-            _write(part, field.type, content, version, flexible)
-            tagged.append((field.tag, bytes(part)))
-    if flexible:
-        _write_uvarint(out, len(tagged))
-        for tag, part_bytes in sorted(tagged):
-            _write_uvarint(out, tag)
-            _write_uvarint(out, len(part_bytes))
-            out += part_bytes
+        if content != field.default:
+            part = bytearray(b"\x01" if isinstance(field.type, Schema) and field.nullable else b"")
+            write(part, content)
+            parts.append((tag, part))
+    _write_uvarint(out, len(parts))
+    for tag, part in parts:
+        _write_uvarint(out, tag)
+        _write_uvarint(out, len(part))
+        out += part
 
 
-def _write(out: bytearray, type_: str | Array | Schema, value: Any, version: int, flexible: bool) -> None:
+def _writer(type_: str | Array | Schema, version: int, flexible: bool) -> _Writer:
     if isinstance(type_, Schema):
-        _write_struct(out, type_, value, version, flexible)
-    elif isinstance(type_, Array):
-        _write_length(out, None if value is None else len(value), "int32", flexible)
-        for each in value or ():
-            _write(out, type_.element, each, version, flexible)
-    elif type_ in _NUMBERS:
-        out += _NUMBERS[type_].pack(value)
-    elif type_ == "uuid":
-        out += bytes.fromhex(value)
-    else:
+        return _struct_writer(type_, version, flexible)
+    if isinstance(type_, Array):
+        return _array_writer(type_.element, version, flexible)
+    if type_ in _NUMBERS:
+        return _numbers_step([Field(name="", type=type_)])[1]
+    if type_ == "uuid":
+        return _write_uuid
+    prefix = "int16" if type_ == "string" else "int32"
+
+    def write(out: bytearray, value: str | bytes | None) -> None:
         data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
-        prefix = "int16" if type_ == "string" else "int32"
         _write_length(out, None if data is None else len(data), prefix, flexible)
         out += data or b""
+
+    return write
+
+
+def _array_writer(element: str | Array | Schema, version: int, flexible: bool) -> _Writer:
+    letter = _LETTERS.get(element) if isinstance(element, str) else None
+    write_one = _writer(element, version, flexible)
+
+    def write(out: bytearray, value: Sequence[Any] | None) -> None:
+        _write_length(out, None if value is None else len(value), "int32", flexible)
+        if letter is not None and value:
+            out += struct.pack(f">{len(value)}{letter}", *value)
+            return
+        for each in value or ():
+            write_one(out, each)
+
+    return write
+
+
+def _write_uuid(out: bytearray, value: str) -> None:
+    out += bytes.fromhex(value)
 
 
 def _write_length(out: bytearray, length: int | None, prefix: str, flexible: bool) -> None:

@@ -1,21 +1,39 @@
-"""When the end of a transaction is told: before its markers are written, for which nobody who asked waits."""
+"""Turns of a node: an end is told before its markers are written, partitions are asked about together."""
 
 from __future__ import annotations
 
+import struct
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from insync.plugins.kafka.listener import Link
-from insync.plugins.kafka.protocol import message
+from insync.plugins.kafka.protocol import encode, message
 from insync.plugins.kafka.protocol.apis import Api
+from insync.replication.core.broker.shards import Shards
+from insync.replication.core.coordination import transaction_messages as tm
 from insync.replication.node._payloads import Batches
 from insync.replication.node._replica_host import ReplicaHost
+from insync.storage.batch import build_batch
 
-from .test_listener import client_of, make, node_at
+from .test_listener import client_of, make, node_at, produce
 from .test_transaction_versions import begun
+from .wire_client import WireClient
 
 _Add, _End = message("AddPartitionsToTxnRequest"), message("EndTxnRequest")
+
+
+async def add(client: WireClient, producer_id: int, epoch: int, *partitions: int) -> None:
+    added = _Add(
+        v3_and_below_transactional_id="etl",
+        v3_and_below_producer_id=producer_id,
+        v3_and_below_producer_epoch=epoch,
+        v3_and_below_topics=[_Add.AddPartitionsToTxnTopic(name="t", partitions=list(partitions))],
+    )
+    (topic,) = (await client.ask(Api.ADD_PARTITIONS_TO_TXN, 3, added)).results_by_topic_v3_and_below
+    assert [each.partition_error_code for each in topic.results_by_partition] == [0] * len(partitions)
 
 
 async def test_an_end_is_told_before_the_markers_are_written(
@@ -35,14 +53,7 @@ async def test_an_end_is_told_before_the_markers_are_written(
     async with node_at(tmp_path) as node, client_of(node) as client:
         await make(node)
         producer_id, epoch = await begun(client)
-        added = _Add(
-            v3_and_below_transactional_id="etl",
-            v3_and_below_producer_id=producer_id,
-            v3_and_below_producer_epoch=epoch,
-            v3_and_below_topics=[_Add.AddPartitionsToTxnTopic(name="t", partitions=[0])],
-        )
-        (topic,) = (await client.ask(Api.ADD_PARTITIONS_TO_TXN, 3, added)).results_by_topic_v3_and_below
-        assert [each.partition_error_code for each in topic.results_by_partition] == [0]
+        await add(client, producer_id, epoch, 0)
         monkeypatch.setattr(ReplicaHost, "_appended", written)
         monkeypatch.setattr(Link, "flush", sent)
         ended = await client.ask(
@@ -52,3 +63,45 @@ async def test_an_end_is_told_before_the_markers_are_written(
         )
         assert not ended.error_code
     assert order[:2] == ["__transaction_state", "answer"]
+
+
+async def test_requests_that_come_together_ask_the_coordinator_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As librdkafka sends them: one for each partition, one behind the other."""
+    asked: list[list[int]] = []
+    ask = Shards.ask
+
+    def seen(shards: Shards, partition: Any, message: Any, *arguments: Any, **options: Any) -> None:
+        if isinstance(message, tm.AddPartitionsRequest) and message.verify_only:
+            asked.append([each.partition for each in message.partitions])
+        ask(shards, partition, message, *arguments, **options)
+
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        await make(node, partitions=3)
+        ids = await begun(client)
+        await add(client, *ids, 0, 1, 2)
+        monkeypatch.setattr(Shards, "ask", seen)
+        together = b"".join([_frame(number, ids) for number in range(3)])
+        await client.stream.send_all(together)  # all of it is there before the node reads
+        for _ in range(3):
+            answer = await client.receive(Api.PRODUCE, 11)
+            assert answer.responses[0].partition_responses[0].error_code == 0
+    assert asked == [[0, 1, 2]]
+
+
+def _frame(partition: int, ids: tuple[int, int]) -> bytes:
+    data = build_batch(
+        [None],
+        [b"x"],
+        timestamps_ms=time.time_ns() // 1_000_000,
+        producer_id=ids[0],
+        producer_epoch=ids[1],
+        base_sequence=0,
+        transactional=True,
+    )
+    asked = produce(data, partition=partition)
+    asked.transactional_id = "etl"
+    (body,) = encode(asked, 11)
+    head = struct.pack(">hhih", Api.PRODUCE, 11, partition, 4) + b"test" + b"\0"
+    return struct.pack(">i", len(head) + len(body)) + head + body
