@@ -227,7 +227,7 @@ async def test_offsets_are_found_by_time(tmp_path: Path) -> None:
 
 
 async def test_a_living_node_id_is_refused(tmp_path: Path) -> None:
-    async with Node(settings(tmp_path, 1)):
+    async with Node(settings(tmp_path, 1, session_timeout_ms=20_000)):
         twin = NodeSettings(node_id=1, data_dir=tmp_path / "elsewhere", store=f"sqlite://{tmp_path}/meta.db")
         with pytest.raises(DuplicateNodeError, match="node id 1 is in use"):
             async with Node(twin):
