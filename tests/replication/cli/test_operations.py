@@ -60,7 +60,7 @@ def test_health_is_a_status_and_says_why_not(
     nodes: list[NodeProcess], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert said(capsys, "health", "--wait", "20", *at(nodes)) == "node 1: ready\nnode 2: ready\n"
-    (one,) = told(capsys, "health", "--node", "1", *at(nodes))
+    (one,) = told(capsys, "health", "--wait", "30", "--node", "1", *at(nodes))
     assert one["node_id"] == 1 and one["ready"] and all(check["ok"] for check in one["checks"])
     assert main(["health", "--node", "9", *at(nodes)]) == 1
     assert "there is no node 9: the cluster has 1, 2" in capsys.readouterr().err
