@@ -225,8 +225,8 @@ def test_a_result_that_does_not_come_times_out_and_close_does_not_hang(threaded)
 
 
 def test_send_waits_for_space_and_then_says_so(threaded):
-    with BlockingProducer(threaded.urls, buffer_memory=100_000, max_block_ms=200) as producer:
-        producer.send("t", b"x").result(5)
+    with BlockingProducer(threaded.urls, buffer_memory=100_000, max_block_ms=2_000) as producer:
+        producer.send("t", b"x").result(30)
         threaded.do(lambda: threaded.cluster.nodes[0].script(Kind.PRODUCE, *[drop] * 1000))
         with pytest.raises(BufferFullError):
             for _ in range(20_000):

@@ -49,13 +49,13 @@ async def test_what_cannot_be_written_to_in_time_is_told(tmp_path: Path, held: H
     async with AsyncExitStack() as stack:
         nodes = [await stack.enter_async_context(Node(settings(tmp_path, number))) for number in (1, 2)]
         servers = [url for node in nodes for url in node.endpoints]
-        impatient = await stack.enter_async_context(Admin(servers, request_timeout_ms=1_500))
+        impatient = await stack.enter_async_context(Admin(servers, request_timeout_ms=4_000))
         admin = await stack.enter_async_context(Admin(servers))
         if what == "partitions":
             await admin.create_topic("t", 4, 1)
         held.nodes.add("node-2")
         with pytest.raises(
-            TopicNotReadyError, match=r"created, but after .*1500 .* of its 4 new partitions"
+            TopicNotReadyError, match=r"created, but after .*4000 .* of its 4 new partitions"
         ) as e:
             if what == "topic":
                 await impatient.create_topic("t", 4, 1)
