@@ -14,6 +14,7 @@ import attrs
 
 from ..core.broker.repair import FoundFolder, FoundLog, plan
 from ..core.control import records as rec
+from ..core.control.elections import WAIT
 from ..core.types import PartitionId
 from .errors import require
 from .node import Host, Node
@@ -188,10 +189,47 @@ def _repair(cluster: Cluster) -> None:
     store.revision = max(store.revision, repair.floor) + 1
     store.is_put_back = False
     cluster.note(f"** the store is repaired, to lead: {dict(repair.leaders)}")
+    for partition, leader in repair.leaders.items():
+        before = seen.get(rec.partition_key(partition))
+        _stays_deleted(cluster, partition, leader, before.record if before is not None else None)
     cluster.oracle.repaired()
     for node in cluster.nodes.values():
         node.is_ahead = False
         cluster.start(node)
+
+
+def _stays_deleted(cluster: Cluster, partition: PartitionId, leader: int, before: object) -> None:
+    """S16: a repair brings nothing back that somebody was told is deleted, unless the folders leave no choice.
+
+    They leave none if the log that leads has a record which those that have deleted lack, as it may be committed;
+    or if these know no leader epoch, and something was written since an election that may have been unclean.
+    """
+    facts = cluster.oracle.partitions.get(partition)
+    logs = {
+        node.id: _log(partition, host)
+        for node in cluster.nodes.values()
+        if (host := node.hosts.get(partition)) is not None and host.facts is facts
+    }
+    if facts is None or facts.unclean or leader not in logs or logs[leader].log_start_offset >= facts.deleted:
+        return
+    topic = cluster.store.topics[partition.topic]
+    unclean = before.unclean_epoch if isinstance(before, rec.PartitionRecord) else -1
+    is_new = any(log.last_epoch >= unclean >= 0 for log in logs.values())
+    is_clean = topic.config.unclean_leader_election == WAIT and not is_new
+    chosen = logs[leader]
+    for node, log in logs.items():
+        committed = facts.agreed(cluster.nodes[node].hosts[partition].disk)
+        if log.log_start_offset < facts.deleted or committed < len(facts.committed):
+            continue
+        if log.last_epoch >= 0:
+            excused = chosen.completeness > log.completeness
+        else:
+            excused = chosen.log_end_offset > log.log_end_offset or not is_clean
+        require(
+            excused, "S16", f"{partition} is to be led by {chosen}, though node {node} has deleted: {log}"
+        )
+    cluster.note(f"** {partition} may show again what was deleted up to {facts.deleted}")
+    facts.deleted = chosen.log_start_offset
 
 
 def _keys(cluster: Cluster) -> list[str]:

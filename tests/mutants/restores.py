@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -10,6 +11,7 @@ from insync.replication.core.broker import membership, repair
 from insync.replication.core.broker.membership import Membership
 from insync.replication.core.broker.repair import FoundLog
 from insync.replication.core.control.records import PartitionRecord
+from insync.replication.core.types import NO_LEADER
 
 from .catalogue import Patch, mutant
 
@@ -80,3 +82,15 @@ def _(patch: Patch) -> None:
 @mutant("K198", "repair with the last epoch, whatever the folders know to be committed")
 def _(patch: Patch) -> None:
     patch.setattr(FoundLog, "committed", property(lambda self: (-1, 0)))
+
+
+@mutant("K267", "repair with a log that still has what another one, as complete, has deleted")
+def _(patch: Patch) -> None:
+    def most_complete(held: Mapping[int, FoundLog], deleted: int) -> int:
+        committed = max((each.committed for each in held.values()), default=(-1, 0))
+        complete = [
+            node for node, log in held.items() if log.has(committed) and log.log_end_offset >= deleted
+        ]
+        return max(complete, key=lambda node: (*held[node].completeness, -node), default=NO_LEADER)
+
+    patch.setattr(repair, "most_complete", most_complete)

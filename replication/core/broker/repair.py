@@ -8,6 +8,10 @@ Of each partition the most complete log leads: by last leader epoch, then by end
 folders know to be committed. The last epoch alone does not tell: a leader that was replaced before anybody copied
 what it wrote has records of its epoch, and those that led after it and wrote nothing have none of theirs. Who was
 in sync the folders do not know, so nobody else is taken for it.
+
+Logs with the same last epoch and end are the same log, and the one that has deleted most of it leads: else what a
+client was told is deleted would come back. A log that holds more than those that have deleted leads before
+them: whether what it has more is committed the folders do not say, and a lost record is worse than one too many.
 """
 
 from __future__ import annotations
@@ -314,12 +318,37 @@ def deleted_without_epoch(
     """The offset below which everything was committed by the word of logs that know no epoch.
 
     After a start a log is such whose records are all deleted, as only committed ones are. A log that ends below
-    lacks some of them, unless an unclean election has begun it again since: where there may have been one, this
-    is 0.
+    lacks some of them, unless an unclean election has begun it again since: where records may have been written
+    after one, this is 0. A repair counts as one, because folders may have been left out of it, but until somebody
+    writes again it changes nothing.
     """
-    if topic.config.unclean_leader_election != WAIT or (before is not None and before.unclean_epoch >= 0):
+    unclean = before.unclean_epoch if before is not None else -1
+    logs = list(logs)
+    if topic.config.unclean_leader_election != WAIT or any(log.last_epoch >= unclean >= 0 for log in logs):
         return 0
     return max((log.log_start_offset for log in logs if log.last_epoch < 0), default=0)
+
+
+def most_complete(held: Mapping[int, FoundLog], deleted: int) -> int:
+    """The node whose log leads, of those given by node; NO_LEADER if there is none.
+
+    deleted: offset below which everything was committed, whatever the logs know.
+    """
+    committed = max((each.committed for each in held.values()), default=(-1, 0))
+    complete = {
+        node: log for node, log in held.items() if log.has(committed) and log.log_end_offset >= deleted
+    }
+    best = max(complete, key=lambda node: (*_rank(complete[node]), -node), default=NO_LEADER)
+    if complete and complete[best].log_end_offset == deleted:
+        # Nobody lacks anything who ends there, so a log whose records are all deleted needs no epoch to lead.
+        level = {node: log for node, log in complete.items() if log.log_end_offset == deleted}
+        best = max(level, key=lambda node: (level[node].log_start_offset, *level[node].completeness, -node))
+    return best
+
+
+def _rank(log: FoundLog) -> tuple[int, int, int]:
+    """The more complete one first; of logs that are the same the one that has deleted more."""
+    return *log.completeness, log.log_start_offset
 
 
 def _partition(
@@ -331,10 +360,8 @@ def _partition(
     leap: int,
 ) -> rec.PartitionRecord:
     """Nobody leads yet, in an epoch that has never been; the most complete log alone may be elected."""
-    committed = max((each.committed for each in held.values()), default=(-1, 0))
     deleted = deleted_without_epoch(topic, before, held.values())
-    complete = [node for node, log in held.items() if log.has(committed) and log.log_end_offset >= deleted]
-    best = max(complete, key=lambda node: (*held[node].completeness, -node), default=NO_LEADER)
+    best = most_complete(held, deleted)
     replicas = before.replicas if before is not None else ()
     if best not in replicas:
         # It was moved, or made, after the backup.

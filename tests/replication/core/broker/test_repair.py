@@ -195,3 +195,73 @@ def test_a_log_of_which_everything_is_deleted_counts_without_an_epoch(policy: st
     key = rec.topic_key(log.topic)
     seen = {key: Seen(key=key, record=topic, version=1, value=b"")}
     assert record_of(plan([behind, emptied], seen)).isr == ((2,) if policy == "wait" else (1,))
+
+
+def deleting(node: int, start: int, end: int, *epochs: tuple[int, int]) -> FoundFolder:
+    """A folder whose log begins at an offset, because what was below it is deleted."""
+    found = folder(node, 0, end)
+    (log,) = found.logs
+    log = attrs.evolve(log, log_start_offset=start, epochs=epochs, high_watermark=start)
+    return attrs.evolve(found, logs=(log,))
+
+
+def stored(unclean_epoch: int = -1) -> dict[str, Seen]:
+    """What a store says of the partition and of its topic."""
+    records: dict[str, object] = {
+        rec.topic_key("t"): rec.TopicRecord(
+            name="t", topic_id="t", partitions=1, replication_factor=3, config=TopicConfig()
+        ),
+        rec.partition_key(PARTITION): rec.PartitionRecord(
+            topic="t",
+            partition=0,
+            topic_id="t",
+            replicas=(1, 2, 3),
+            isr=(1, 2, 3),
+            leader=1,
+            leader_epoch=max(unclean_epoch, 0),
+            unclean_epoch=unclean_epoch,
+        ),
+    }
+    return {key: Seen(key=key, record=each, version=1, value=b"") for key, each in records.items()}
+
+
+@pytest.mark.parametrize("unclean_epoch", [-1, 7])
+@pytest.mark.parametrize("start", [9, 12])
+def test_of_logs_that_are_the_same_the_one_that_has_deleted_more_leads(
+    start: int, unclean_epoch: int
+) -> None:
+    """The others would bring back what a client was told is deleted."""
+    folders = [deleting(1, 8, 12, (2, 8)), deleting(2, start, 12, (2, start)), deleting(3, 8, 12, (2, 8))]
+    assert record_of(plan(folders, stored(unclean_epoch))).isr == (2,)
+
+
+@pytest.mark.parametrize("unclean_epoch", [-1, 3])
+def test_an_emptied_log_without_an_epoch_leads_before_those_that_end_where_it_does(
+    unclean_epoch: int,
+) -> None:
+    """Nothing that is committed can be missing from it. A repair before this one, after which nobody has written,
+    changes nothing (seed 6099310).
+    """
+    folders = [deleting(1, 8, 12, (2, 8)), deleting(2, 12, 12), deleting(3, 7, 12, (1, 7))]
+    assert record_of(plan(folders, stored(unclean_epoch))).isr == (2,)
+
+
+@pytest.mark.parametrize(("unclean_epoch", "right"), [(-1, 2), (3, 2), (2, 1)])
+def test_a_log_that_ends_below_what_an_emptied_one_has_deleted_leads_only_if_it_may_have_begun_again(
+    unclean_epoch: int, right: int
+) -> None:
+    folders = [deleting(1, 8, 11, (2, 8)), deleting(2, 12, 12)]
+    assert record_of(plan(folders, stored(unclean_epoch))).isr == (right,)
+
+
+def test_an_emptied_log_does_not_count_where_something_was_written_since_an_unclean_election() -> None:
+    """What is deleted in it may be other records, and those of the log that ends there may be acknowledged."""
+    folders = [deleting(1, 8, 12, (2, 8), (7, 11)), deleting(2, 12, 12)]
+    assert record_of(plan(folders, stored(unclean_epoch=7))).isr == (1,)
+    assert record_of(plan(folders, stored(unclean_epoch=8))).isr == (2,)
+
+
+def test_a_record_more_counts_more_than_a_deletion() -> None:
+    """It may be committed, and a record that is lost is worse than one that is shown again."""
+    for emptied in (deleting(2, 12, 12), deleting(2, 12, 12, (2, 12)), deleting(2, 11, 12, (2, 11))):
+        assert record_of(plan([deleting(1, 8, 13, (2, 8)), emptied], stored())).isr == (1,)
