@@ -55,7 +55,7 @@ from ..core.transaction import Outcome, Seen, Unclear
 from ..core.types import CONSUMER, PartitionId
 from .coordinators import Coordinators
 from .current_reads import CurrentReads
-from .disk import WHOLE, Stored
+from .disk import LEFT_OUT, WHOLE, Stored
 from .errors import require
 from .fetches import FETCH_WAIT, Fetches, Peer
 from .network import ModelBatches, Network
@@ -377,8 +377,10 @@ class Hosting(World, ABC):
             if host is not None:
                 found = host.disk.read(effect.offset, host.disk.end, len(host.disk.batches))
                 size, taken = 0, 0
-                while taken < len(found) and (not taken or size < effect.max_bytes):
-                    size, taken = size + found[taken].meta.size_bytes, taken + 1
+                while taken < len(found) and (not size or size < effect.max_bytes):
+                    # What compaction left out takes no bytes.
+                    size += found[taken].meta.size_bytes if found[taken].state != LEFT_OUT else 0
+                    taken += 1
                 damage = host.disk.damage(found[:taken])
             self.tell(node, LogChecked(effect.check, effect.partition, damage))
 
