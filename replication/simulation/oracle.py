@@ -323,12 +323,15 @@ class Oracle:
         require(disk.torn is None, "S15", f"{host.name} has a torn batch at {disk.torn}")
 
     def given_up(self, host: Host) -> None:
-        """L14: no damaged log is closed unless its replica knows of another that may lead and lives."""
-        replica = host.replica
-        assert replica is not None and replica.versioned is not None
-        record = replica.versioned.record
-        others = {*record.isr, *record.elr} & replica.live.keys() - {host.node.id}
-        require(bool(others), "L14", f"{host.name} is given up, and nobody else may lead: {record}")
+        """L14: no damaged log is closed unless its node knows of another replica that may lead and lives."""
+        assert host.node.broker is not None
+        view = host.node.broker.context.view
+        versioned = view.partitions.get(host.partition)
+        others: set[int] = set()
+        if versioned is not None and versioned.record.topic_id == host.facts.topic_id:
+            others = {*versioned.record.isr, *versioned.record.elr} - {host.node.id}
+        alive = others & set(view.live_for(host.partition))
+        require(bool(alive), "L14", f"{host.name} is given up, and nobody else may lead: {versioned}")
 
     def retired(self, host: Host) -> None:
         """S17: no log is deleted of a node that is to have one, as long as what it holds may be needed."""
