@@ -439,21 +439,21 @@ class Link:
             parts.append(pieces[0])
             for piece, record in zip(pieces[1:], records, strict=True):
                 parts += (record, piece)
-        self._count(request, answer, parts)
         self._machine.answer(request, parts)
+        self._count(request, answer)
         if self._turn.is_open:
             self._turn.note(self)
         else:
             self.flush()
 
-    def _count(self, request: Request, answer: Struct | None, parts: Sequence[Part]) -> None:
+    def _count(self, request: Request, answer: Struct | None) -> None:
         error = first_error(answer) if answer is not None else 0
         self._links.counts.answered(
             request.api,
             name_of(error) if error else NONE,
             trio.current_time() - request.begun,
             request.size,
-            sum(part.length if hasattr(part, "length") else len(part) for part in parts),
+            request.answer_size,
         )
         if request.api == Api.SASL_AUTHENTICATE and (error or self.client.login.is_over):
             self._links.counts.login(succeeded=not error)

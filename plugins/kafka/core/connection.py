@@ -13,6 +13,8 @@ from typing import Any
 
 import attrs
 
+from insync.transport import size_of
+
 from ..protocol.apis import Api
 from .errors import ProtocolViolationError
 
@@ -31,6 +33,7 @@ MOST_ELSE = 8 << 20
 
 _HEAD = struct.Struct(">ihhi")
 _SIZE = struct.Struct(">i")
+_ANSWER = struct.Struct(">ii")
 _SHORT = struct.Struct(">h")
 _HINTS = {
     b"GET ": "an HTTP client",
@@ -64,7 +67,9 @@ class Request:
     wants_answer: bool = True
     """False of a produce request without acknowledgement."""
     answer: Sequence[Any] | None = None
-    """Parts to be sent, without the size; empty: nothing is to be sent."""
+    """The frame to be sent, in parts; empty: nothing is to be sent."""
+    answer_size: int = 0
+    """Bytes of the answer's message, without its header."""
 
 
 class Connection:
@@ -298,14 +303,16 @@ class Connection:
     def answer(self, request: Request, parts: Sequence[Any]) -> None:
         """Take the answer to a request: parts of its message; none for a request that is to have no answer."""
         assert request.answer is None, "a request is answered once"
+        request.answer_size = size_of(parts)
         if not parts:
             request.answer = ()
         elif request.is_token:
-            request.answer = parts
+            request.answer = (_SIZE.pack(request.answer_size) + parts[0], *parts[1:])
         else:
             has_tags = request.api != Api.API_VERSIONS and self._flexible(request.api, request.version)
-            head = _SIZE.pack(request.correlation) + (b"\0" if has_tags else b"")
-            request.answer = (head + parts[0], *parts[1:])
+            tags = b"\0" if has_tags else b""
+            size = _SIZE.size + len(tags) + request.answer_size
+            request.answer = (_ANSWER.pack(size, request.correlation) + tags + parts[0], *parts[1:])
 
     def take_answers(self) -> list[Any]:
         """What can be sent by now: frames, whole and in order."""
@@ -314,11 +321,7 @@ class Connection:
         while slots and slots[0].answer is not None:
             request = slots.popleft()
             self._not_produces -= request.api != Api.PRODUCE
-            parts = request.answer
-            if parts:
-                size = sum(part.length if hasattr(part, "length") else len(part) for part in parts)
-                sent.append(_SIZE.pack(size) + parts[0])
-                sent += parts[1:]
+            sent += request.answer or ()
         return sent
 
 

@@ -9,6 +9,7 @@ import attrs
 
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.making import maker
 from insync.replication.node.authorisation import Operation
 from insync.replication.node.service import Answer, ServiceError
 from insync.transport import Part
@@ -29,19 +30,11 @@ LEAST, MOST = 4, 18
 BY_ID = 13
 """The first version that names topics by their ids."""
 _Response = message("FetchResponse")
+_part, _question = _Response.PartitionData.of, maker(m.FetchPartition)
 
 Key = tuple[str, int]
 Done = Callable[[Struct, Sequence[Part], int], None]
 """Called with the answer, the ranges for its records, and for how long the client is to pause."""
-
-
-@attrs.define(eq=False)
-class Question:
-    """What is asked of one partition. `name` "": no topic has the id."""
-
-    name: str
-    topic_id: bytes
-    asked: m.FetchPartition
 
 
 @attrs.define(eq=False)
@@ -51,8 +44,9 @@ class _Asked:
     client: Client
     request: Struct
     version: int
-    session: Session[Any, Question] | None
-    questions: Mapping[Any, Question]
+    session: Session[Any, m.FetchPartition] | None
+    questions: Mapping[Any, m.FetchPartition]
+    """By what the client calls the topic, and partition. The topic "" is one whose id no topic has."""
     is_full: bool
     done: Done
     transactions: Mapping[Key, m.FetchedTransactions] = attrs.Factory(dict)
@@ -81,26 +75,34 @@ class _Asked:
         told = _Response(throttle_time_ms=pause)
         if self.session is not None:
             told.session_id = self.session.session_id
-        by_topic: dict[Any, Struct] = {}
-        ordered: list[Part] = []
+        topics: dict[Any, tuple[list[Struct], list[Part]]] = {}
         leaders: dict[int, None] = {}
-        for key, question in self._by_topic():
-            place = question.name, question.asked.partition
+        is_full = self.is_full
+        # Of the partitions of a session, those of one topic need not be next to each other.
+        topic: Any = None
+        partitions: list[Struct] = []
+        records: list[Part] = []
+        for key, asked in self.questions.items():
+            place = asked.topic, asked.partition
             result = found.get(place)
-            if result is None and question.name and not self.is_full:
+            if result is None and asked.topic and not is_full:
                 continue
-            part = self._partition(question, result, leaders)
-            if not part.error_code and not part.records and not self._has_news(key, part):
+            part = self._partition(asked, result, leaders)
+            if not (part.records or part.error_code or self._has_news(key, part)):
                 continue
-            topic = by_topic.get(key[0])
-            if topic is None:
-                topic = by_topic[key[0]] = _Response.FetchableTopicResponse(
-                    topic=question.name, topic_id=question.topic_id
-                )
-                told.responses.append(topic)
-            topic.partitions.append(part)
+            if key[0] is not topic:
+                topic = key[0]
+                if topic not in topics:
+                    topics[topic] = [], []
+                partitions, records = topics[topic]
+            partitions.append(part)
             if part.records:
-                ordered.append(ranges[place])
+                records.append(ranges[place])
+        named_by = "topic_id" if self.version >= BY_ID else "topic"
+        told.responses = [
+            _Response.FetchableTopicResponse(**{named_by: topic}, partitions=partitions)
+            for topic, (partitions, _) in topics.items()
+        ]
         if self.version >= 16 and leaders:
             brokers = self.client.directory.brokers(self.client.view)
             told.node_endpoints = [
@@ -108,73 +110,71 @@ class _Asked:
                 for node in leaders
                 if (at := brokers.get(node)) is not None
             ]
-        self.done(told, ordered, pause)
-
-    def _by_topic(self) -> list[tuple[Any, Question]]:
-        """Partitions of one topic together, in the order in which topics were first asked about."""
-        topics: dict[Any, list[tuple[Any, Question]]] = {}
-        for key, question in self.questions.items():
-            topics.setdefault(key[0], []).append((key, question))
-        return [each for found in topics.values() for each in found]
+        self.done(told, [each for _, records in topics.values() for each in records], pause)
 
     def _has_news(self, key: Any, part: Struct) -> bool:
         """Whether an answer within a session has to name a partition without records."""
-        state = part.high_watermark, part.last_stable_offset, part.log_start_offset
         if self.session is None:
             return True
+        state = part.high_watermark, part.last_stable_offset, part.log_start_offset
         news = self.is_full or self.session.told.get(key) != state
         self.session.told[key] = state
         return news
 
     def _partition(
-        self, question: Question, result: m.FetchResult | None, leaders: dict[int, None]
+        self, asked: m.FetchPartition, result: m.FetchResult | None, leaders: dict[int, None]
     ) -> Struct:
-        index = question.asked.partition
-        made = _Response.PartitionData
-        if not question.name:
-            return made(
-                partition_index=index,
+        if not asked.topic:
+            return _part(
+                partition_index=asked.partition,
                 error_code=KafkaError.UNKNOWN_TOPIC_ID,
                 high_watermark=-1,
                 aborted_transactions=None,
                 records=b"",
             )
         if result is None:
-            return self._quiet(question)
+            return self._quiet(asked)
         error = result.error
-        if error == ErrorCode.KAFKA_STORAGE_ERROR and self.version <= 5:
-            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        part = made(
-            partition_index=index,
+        part = _part(
+            partition_index=asked.partition,
             error_code=error,
             high_watermark=result.high_watermark,
             log_start_offset=result.log_start_offset,
-            aborted_transactions=[] if self.isolation else None,
+            aborted_transactions=[] if self.request.isolation_level else None,
             records=result.size or b"",
         )
-        transactions = self.transactions.get((question.name, index))
-        if transactions is not None:
-            part.last_stable_offset = transactions.last_stable_offset
-            part.aborted_transactions = [
-                _Response.AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
-                for each in transactions.aborted
-            ]
+        if self.transactions:
+            transactions = self.transactions.get((asked.topic, asked.partition))
+            if transactions is not None:
+                part.last_stable_offset = transactions.last_stable_offset
+                part.aborted_transactions = [
+                    _Response.AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+                    for each in transactions.aborted
+                ]
         if result.diverging is not None:
             part.diverging_epoch = _Response.EpochEndOffset(
                 epoch=result.diverging.epoch, end_offset=result.diverging.end_offset
             )
-        if result.leader >= 0 and error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+        if error:
+            self._tell_error(part, result, leaders)
+        return part
+
+    def _tell_error(self, part: Struct, result: m.FetchResult, leaders: dict[int, None]) -> None:
+        if result.error == ErrorCode.KAFKA_STORAGE_ERROR and self.version <= 5:
+            part.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if result.leader >= 0 and part.error_code in (
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.FENCED_LEADER_EPOCH,
+        ):
             part.current_leader = _Response.LeaderIdAndEpoch(
                 leader_id=result.leader, leader_epoch=result.leader_epoch
             )
             leaders[result.leader] = None
-        return part
 
-    def _quiet(self, question: Question) -> Struct:
+    def _quiet(self, asked: m.FetchPartition) -> Struct:
         """Nothing new, but the client wants to be told of every partition: where its log begins and ends."""
-        asked = question.asked
         latest, earliest = self._ends(asked, m.READ_UNCOMMITTED)
-        return _Response.PartitionData(
+        return _part(
             partition_index=asked.partition,
             high_watermark=latest,
             last_stable_offset=self._ends(asked, m.READ_COMMITTED)[0] if self.isolation else -1,
@@ -218,7 +218,7 @@ def start(client: Client, request: Struct, version: int, done: Done) -> None:
     if replica >= 0 or not client.may(Operation.CONSUME):
         asked.tell(_all(questions, KafkaError.TOPIC_AUTHORIZATION_FAILED), (), 0)
         return
-    known = [each.asked for each in questions.values() if each.name]
+    known = [each for each in questions.values() if each.topic]
     if len(known) < len(questions):
         # An id that no topic has is told of at once.
         if known:
@@ -244,18 +244,16 @@ def _ask(asked: _Asked, known: list[m.FetchPartition], wait_ms: int) -> None:
     asked.client.service.call(asked.client, fetch, asked.came)
 
 
-def _all(questions: Mapping[Any, Question], error: int) -> dict[Key, m.FetchResult]:
+def _all(questions: Mapping[Any, m.FetchPartition], error: int) -> dict[Key, m.FetchResult]:
     return {
-        (each.name, each.asked.partition): m.FetchResult(
-            topic=each.name, partition=each.asked.partition, error=error
-        )
+        (each.topic, each.partition): m.FetchResult(topic=each.topic, partition=each.partition, error=error)
         for each in questions.values()
     }
 
 
 def _questions(
     client: Client, request: Struct, version: int
-) -> tuple[Session[Any, Question] | None, Mapping[Any, Question], bool]:
+) -> tuple[Session[Any, m.FetchPartition] | None, Mapping[Any, m.FetchPartition], bool]:
     """The session, all that is asked, and whether every partition is to be told of."""
     asked = _named(client, request, version)
     sessions, session_id, epoch = client.sessions, request.session_id, request.session_epoch
@@ -271,28 +269,28 @@ def _questions(
     ]
     session = sessions.go_on(session_id, epoch, asked, forgotten)
     for key, question in session.asked.items():
-        if not question.name:  # a topic that was unknown may be there by now
-            question.name = client.directory.name_of(client.view, key[0]) or ""
-            question.asked = attrs.evolve(question.asked, topic=question.name)
+        if not question.topic:  # one that was unknown may be there by now
+            name = client.directory.name_of(client.view, key[0]) or ""
+            session.asked[key] = attrs.evolve(question, topic=name)
     return session, session.asked, False
 
 
-def _named(client: Client, request: Struct, version: int) -> dict[Any, Question]:
-    found: dict[Any, Question] = {}
+def _named(client: Client, request: Struct, version: int) -> dict[Any, m.FetchPartition]:
+    found: dict[Any, m.FetchPartition] = {}
     for topic in request.topics:
-        name: str = topic.topic
+        name = called = topic.topic
+        topic_id = ""
         if version >= BY_ID:
-            name = client.directory.name_of(client.view, topic.topic_id) or ""
+            called = topic.topic_id
+            name, topic_id = client.directory.name_of(client.view, called) or "", called.hex()
         for part in topic.partitions:
-            asked = m.FetchPartition(
+            found[called, part.partition] = _question(
                 topic=name,
                 partition=part.partition,
                 fetch_offset=part.fetch_offset,
                 max_bytes=max(0, part.partition_max_bytes),
                 leader_epoch=part.current_leader_epoch,
                 last_fetched_epoch=part.last_fetched_epoch,
-                topic_id=topic.topic_id.hex() if version >= BY_ID else "",
+                topic_id=topic_id,
             )
-            key = topic.topic_id if version >= BY_ID else name, part.partition
-            found[key] = Question(name, topic.topic_id, asked)
     return found

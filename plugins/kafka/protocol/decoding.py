@@ -41,6 +41,7 @@ class _Writer:
             read_varint=read_varint,
             NO_ID=structs.NO_ID,
             **self._classes,
+            **{f"new_{name}": kind.of for name, kind in self._classes.items()},
         )
         source.add("end = len(buf)")
         made = self._struct(table.struct)
@@ -60,7 +61,7 @@ class _Writer:
                 self._source.add(f"{name} = {structs.default(field)}")
             self._flush()
             self._tags([(field, values[field.name]) for field in tagged])
-        return f"{struct.name}({', '.join(values.values())})"
+        return f"new_{struct.name}({', '.join(values.values())})"
 
     def _flush(self) -> None:
         """Read the fixed fields that have gathered."""

@@ -214,11 +214,16 @@ class _Writer:
         if not fields:
             source.add(f"{self._out}.append(0)")
             return
+        differ = [_differs(field, f"{value}.{field.name}") for field in fields]
         outer, count, tags = self._out, source.name("n"), source.name("t")
+        source.add(f"if not ({' or '.join(differ)}):")
+        source.add(f"    {outer}.append(0)")
+        source.add("else:")
+        source.indent()
         source.add(f"{count} = 0")
         source.add(f"{tags} = b''")
-        for field in fields:
-            source.add(f"if {_differs(field, f'{value}.{field.name}')}:")
+        for field, differs in zip(fields, differ, strict=True):
+            source.add(f"if {differs}:")
             source.indent()
             self._out = source.name("o")
             source.add(f"{self._out} = bytearray()")
@@ -230,10 +235,14 @@ class _Writer:
         self._out = outer
         source.add(f"{outer}.append({count})")
         source.add(f"{outer} += {tags}")
+        source.dedent()
 
 
 def _differs(field: tables.Field, value: str) -> str:
     """Whether a value is not the default, as an expression: field by field, and nothing is made to compare with."""
     if field.struct is None or field.is_array or field.default == "null":
         return f"{value} != {structs.default(field)}"
-    return " or ".join(_differs(each, f"{value}.{each.name}") for each in field.struct.fields)
+    differ = " or ".join(_differs(each, f"{value}.{each.name}") for each in field.struct.fields)
+    absent = structs.default(field)
+    # Almost always it is not there at all.
+    return f"{value} is not {absent} and ({differ})" if absent.endswith(".ABSENT") else differ

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Hashable
 from functools import partial
 
 from ..errors import ErrorCode
+from ..making import maker
 from ..messages import (
     READ_COMMITTED,
     AbortedProducer,
@@ -23,6 +24,8 @@ from .events import Warmed
 from .inquiries import Gathered, Inquiry
 from .ports import Cold, LogRange, LogReadError
 from .throttle import Throttle
+
+_result = maker(FetchResult)
 
 Doubted = Callable[[PartitionId, int, int, bool], None]
 """Told of damage that was found: the partition, the offset that was asked for, how many bytes from there on to look
@@ -174,7 +177,7 @@ class Gathering:
                     gathered.transactions.append(self._transactions(partition, answer, found))
         if ranges is not None:
             self._served.setdefault(partition, {})[connection] = answer.limit_offset
-        result = FetchResult(
+        result = _result(
             topic=wanted.topic,
             partition=wanted.partition,
             error=error,

@@ -58,7 +58,9 @@ def inline(told: Any, buffer: bytes) -> Any:
         return [inline(each, buffer) for each in told]
     if isinstance(told, Struct):
         for name in told.NAMES:
-            setattr(told, name, inline(getattr(told, name), buffer))
+            value = getattr(told, name)
+            if (found := inline(value, buffer)) is not value:
+                setattr(told, name, found)
     elif isinstance(told, tuple):
         position, size = told
         return bytes(buffer[position : position + size])

@@ -238,3 +238,52 @@ def test_a_message_tells_its_fields() -> None:
         _ = one.topcis
     with pytest.raises(AttributeError):
         one.topcis = []
+
+
+def test_what_stands_for_absence_is_one_for_all_and_cannot_be_changed() -> None:
+    Response = message("FetchResponse")
+    one, other = Response.PartitionData(), Response.PartitionData.of()
+    absent = one.current_leader
+    assert absent is other.current_leader is Response.LeaderIdAndEpoch.ABSENT
+    assert absent == Response.LeaderIdAndEpoch() and Response.LeaderIdAndEpoch() == absent
+    assert absent != Response.LeaderIdAndEpoch(leader_id=1) and absent != Response.EpochEndOffset()
+    with pytest.raises(TypeError, match="leader_id = 3 would change what stands for absence"):
+        absent.leader_id = 3
+    assert absent.leader_id == -1
+    one.current_leader = Response.LeaderIdAndEpoch(leader_id=3)
+    assert one != other and one.current_leader.leader_id == 3
+
+
+def test_a_part_that_can_have_lists_is_made_for_each() -> None:
+    Member = message("ConsumerGroupDescribeResponse").Member
+    one, other = Member(), Member.of()
+    one.assignment.topic_partitions.append(1)
+    assert other.assignment.topic_partitions == []
+
+
+@pytest.mark.parametrize("name", ["FetchResponse", "FetchRequest", "ConsumerGroupDescribeResponse"])
+def test_both_ways_to_make_a_message_give_the_same(name: str) -> None:
+    made = message(name)
+    assert made.of() == made() and type(made.of()) is made
+    for field in made.NAMES:
+        assert getattr(made.of(**{field: 5}), field) == 5 == getattr(made(**{field: 5}), field)
+    with pytest.raises(TypeError):
+        made.of(no_such_field=1)
+
+
+@pytest.mark.parametrize("version", [12, 17])
+def test_a_tag_of_a_part_is_written_by_what_it_says(version: int) -> None:
+    """Not by which object says it: a part of defaults is not written, whoever has made it."""
+    Response = message("FetchResponse")
+
+    def encoded(**parts: Struct) -> bytes:
+        part = Response.PartitionData(records=b"", **parts)
+        return whole(Response(responses=[Response.FetchableTopicResponse(partitions=[part])]), version)
+
+    plain = encoded()
+    assert encoded(current_leader=Response.LeaderIdAndEpoch(), snapshot_id=Response.SnapshotId()) == plain
+    told = encoded(current_leader=Response.LeaderIdAndEpoch(leader_epoch=4))
+    found, _ = decode(Response, version, told)
+    (part,) = found.responses[0].partitions
+    assert part.current_leader == Response.LeaderIdAndEpoch(leader_epoch=4)
+    assert part.diverging_epoch is Response.EpochEndOffset.ABSENT

@@ -42,13 +42,12 @@ async def test_clients_are_told_the_rack_of_each_broker(tmp_path: Path, rack: st
 def test_a_fetch_of_before_kip_112_is_told_to_look_for_another_leader(version: int, told: int) -> None:
     """Its client does not know the error of a disk, and would give up; of another leader it asks again."""
     answers = []
-    asked = fetch().topics[0].partitions[0]
     waiting = fetching._Asked(
         client=cast(Any, None),
         request=fetch(),
         version=version,
         session=None,
-        questions={("t", 0): fetching.Question("t", bytes(16), asked)},
+        questions={("t", 0): m.FetchPartition(topic="t", partition=0, fetch_offset=0, max_bytes=1)},
         is_full=True,
         done=lambda answer, parts, pause: answers.append(answer),
     )
