@@ -25,6 +25,7 @@ from insync.replication.core.errors import ErrorCode
 from insync.replication.node import BlockingNode, NodeError
 
 from ...interop.kafka import Java
+from .recorded import check, recording
 from .test_listener import client_of, node_at
 from .test_python_clients import PATIENCE
 from .test_python_clients import librdkafka as librdkafka
@@ -156,12 +157,18 @@ def test_kafka_python_and_aiokafka(tmp_path: Path, mechanism: str) -> None:
 @pytest.mark.interop
 @pytest.mark.xdist_group("kafka")
 def test_the_newest_java_client_logs_in_and_keeps_users(clients: Java, tmp_path: Path) -> None:
-    """Sasl.java: logs in by each mechanism, is refused, and describes, makes, changes and deletes users."""
+    """Sasl.java: logs in by each mechanism, is refused, and describes, makes, changes and deletes users.
+
+    Its logins are recorded: each word of both sides is as the RFCs have it.
+    """
     program = Path(__file__).parent / "Sasl.java"
-    with secured(tmp_path) as (_, given):
-        assert (
-            clients.run(str(program), given["bootstrap.servers"], NAME, PASSWORD).splitlines()[-1] == "done"
-        )
+    with secured(tmp_path) as (_, given), recording(given["bootstrap.servers"]) as recorder:
+        assert clients.run(str(program), recorder.address, NAME, PASSWORD).splitlines()[-1] == "done"
+        # It logs in as users that it has created, too.
+        logins = [each for each in recorder.logins() if each.is_by(NAME)]
+        assert {each.mechanism for each in logins} == set(MECHANISMS)
+        for login in logins:
+            check(login, NAME, PASSWORD)
 
 
 # Clients that break the exchange
