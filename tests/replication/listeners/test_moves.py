@@ -1,0 +1,173 @@
+"""Partitions that move while a record of them is in hand, commits that nobody confirms, and ends during a pause."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from insync.replication import Admin, Consumer, Node, Producer
+from insync.replication.client.transaction_errors import TransactionOutcomeUnknownError
+from insync.replication.core.types import PartitionId
+from insync.replication.listeners import AckMode, Listener
+from tests.replication.node.test_cluster import settings
+
+COUNT = 12
+PATIENCE = 60.0
+Condition = Any
+
+
+@pytest.fixture
+async def servers(tmp_path: Path) -> AsyncIterator[list[str]]:
+    async with Node(settings(tmp_path, 1, session_timeout_ms=60_000)) as node:
+        async with Admin(node.endpoints) as admin, Producer(node.endpoints) as producer:
+            await admin.create_topic("t", 2, 1)
+            await admin.create_topic("out", 1, 1)
+            for n in range(COUNT):
+                await producer.send_and_wait("t", b"%d" % n, partition=n % 2)
+        yield list(node.endpoints)
+
+
+async def until(condition: Condition) -> None:
+    with trio.fail_after(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - what listeners do by themselves
+            await trio.sleep(0.01)
+
+
+async def committed(servers: list[str], group: str) -> dict[int, int]:
+    async with Admin(servers) as admin:
+        return {at.partition: offset for at, offset in (await admin.group_offsets(group)).items()}
+
+
+async def written(servers: list[str]) -> list[bytes | None]:
+    """What counts of "out"."""
+    options: dict[str, Any] = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+    async with Consumer(servers, **options) as consumer:
+        consumer.assign([("out", 0)])
+        end = (await consumer.end_offsets([("out", 0)]))[PartitionId("out", 0)]
+        found: list[bytes | None] = []
+        with trio.fail_after(PATIENCE):
+            while (consumer.position(("out", 0)) or 0) < end:
+                found += [each.value for each in await consumer.poll(500)]
+        return found
+
+
+async def test_a_record_in_hand_is_finished_and_committed_before_its_partition_goes(
+    servers: list[str],
+) -> None:
+    seen: list[int] = []
+    go_on = trio.Event()
+
+    def member() -> Listener:
+        # Nothing but the end, or another member, makes it commit.
+        made = Listener(
+            servers, group_id="g", topics=["t"], ack_mode=AckMode.COUNT, ack_count=1000, concurrency=2
+        )
+
+        @made.handler
+        async def handle(record: Any) -> None:
+            seen.append(int(record.value))
+            await go_on.wait()
+
+        return made
+
+    async with trio.open_nursery() as nursery:
+        one, two = member(), member()
+        nursery.start_soon(one.run)
+        await until(lambda: len(seen) == 2)
+        nursery.start_soon(two.run)
+        engine = one._engine
+        assert engine is not None
+        await until(lambda: any(lane.is_over for lane in engine.lanes.values()))
+        go_on.set()
+        await until(lambda: set(seen) == set(range(COUNT)))
+        for each in (one, two):
+            await until(lambda each=each: not each.status().lag)
+            each.stop()
+    assert sorted(seen) == list(range(COUNT)), "nothing is handled by both"
+
+
+async def test_a_transaction_of_a_partition_that_was_lost_meanwhile_counts_for_nothing(
+    servers: list[str],
+) -> None:
+    one = Listener(servers, group_id="g", topics=["t"], transactional_id_prefix="lost", concurrency=2)
+    begun, go_on = trio.Event(), trio.Event()
+
+    @one.handler
+    async def handle(record: Any, producer: Any) -> None:
+        if record.partition == 0:
+            await producer.send("out", record.value)
+            begun.set()
+            await go_on.wait()
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.run)
+            await begun.wait()
+            engine = one._engine
+            assert engine is not None
+            async with trio.open_nursery() as meanwhile:
+                # As the consumer says it when the group has gone on without this member; it may be back already.
+                meanwhile.start_soon(engine.on_lost, [("t", 0)])
+                await until(lambda: ("t", 0) not in engine.commits.partitions)
+                go_on.set()
+            one.stop()
+    assert await written(servers) == []
+    assert 0 not in await committed(servers, "g")
+
+
+async def test_a_commit_of_which_nobody_knows_is_asked_about_and_its_records_are_not_handled_again(
+    servers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, calls = Producer.commit, 0
+
+    async def unclear(self: Producer) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            return  # it had been carried out
+        await commit(self)
+        if calls == 1:
+            raise TransactionOutcomeUnknownError("nobody answers")
+
+    monkeypatch.setattr(Producer, "commit", unclear)
+    one = Listener(servers, group_id="g", topics=["t"], transactional_id_prefix="unclear")
+    seen: list[int] = []
+
+    @one.handler
+    async def handle(record: Any, producer: Any) -> None:
+        seen.append(int(record.value))
+        await producer.send("out", record.value)
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.run)
+            await until(lambda: len(set(seen)) == COUNT)
+            await until(lambda: not one.status().lag)
+            one.stop()
+    assert sorted(seen) == list(range(COUNT)) and calls >= 3
+    assert sorted(int(value or b"-1") for value in await written(servers)) == list(range(COUNT))
+    assert await committed(servers, "g") == {0: COUNT // 2, 1: COUNT // 2}
+
+
+async def test_a_listener_that_pauses_in_the_middle_of_a_partition_can_be_ended(servers: list[str]) -> None:
+    one = Listener(servers, group_id="g", topics=["t"], ack_mode=AckMode.RECORD)
+    seen: list[int] = []
+
+    @one.handler
+    async def handle(record: Any) -> None:
+        seen.append(record.partition)
+        one.pause()
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.run)
+            await until(lambda: len(seen) > 0)
+            engine = one._engine
+            assert engine is not None
+            await until(lambda: any(lane.is_held and not lane.turns for lane in engine.lanes.values()))
+            one.stop()
+    assert sum((await committed(servers, "g")).values()) == len(seen)
