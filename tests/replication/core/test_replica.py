@@ -479,3 +479,19 @@ def test_a_replica_of_a_deleted_topic_waits_for_no_log_that_has_failed() -> None
     lead.step(produce(1))
     lead.step(ev.LogFailed(reason="disk full"))
     assert fx.Retire(leader_epoch=1) in lead.step(ev.TopicDeleted())
+
+
+@pytest.mark.parametrize("leader", [A, B])
+def test_an_older_record_in_which_a_node_has_no_replica_costs_it_nothing(leader: int) -> None:
+    """It was taken out and is to have the partition again, and the first record arrives last (KAFKA-9539)."""
+    replica = Replica(PartitionId("t", 0), A, LIVE[A])
+    opened = ev.Opened(log_start_offset=0, log_end_offset=0, high_watermark=0, epochs=(), producers=())
+    assigned = (ev.EpochAssigned(),) if leader == A else ()
+    for event in (newer(leader=leader, epoch=3), opened, *assigned):
+        replica.step(event, 0.0)
+    role = replica.role
+    taken_out = ev.RecordChanged(
+        versioned=Versioned(attrs.evolve(record(leader=B, epoch=2), replicas=(B, C), isr=(B, C)), 2)
+    )
+    assert replica.step(taken_out, 0.0) == []
+    assert (replica.role, replica.leader_epoch) == (role, 3)
