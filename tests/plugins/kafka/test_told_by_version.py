@@ -63,3 +63,30 @@ def test_a_produce_of_before_kip_112_is_told_likewise(version: int, told: int) -
     wanted = producing._Wanted("t", bytes(16), 0, None, 0)
     result = m.ProduceResult(topic="t", partition=0, error=ErrorCode.KAFKA_STORAGE_ERROR)
     assert producing._partition(wanted, result, version, {}).error_code == told
+
+
+def test_records_stand_behind_their_partitions_where_topics_alternate() -> None:
+    """A session keeps the order in which partitions were first asked for, and an answer names each topic once."""
+    answers: list[Any] = []
+    places = [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    waiting = fetching._Asked(
+        client=cast(Any, None),
+        request=fetch(),
+        version=11,
+        session=None,
+        questions={
+            place: m.FetchPartition(topic=place[0], partition=place[1], fetch_offset=0, max_bytes=1)
+            for place in places
+        },
+        is_full=True,
+        done=lambda *answer: answers.append(answer),
+    )
+    results = {
+        (topic, index): m.FetchResult(topic=topic, partition=index, error=0, size=2)
+        for topic, index in reversed(places)
+    }
+    waiting.tell(results, [f"{topic}{index}".encode() for topic, index in results], 0)
+    ((told, ranges, _),) = answers
+    parts = [(topic.topic, part.partition_index) for topic in told.responses for part in topic.partitions]
+    assert parts == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    assert ranges == [f"{topic}{index}".encode() for topic, index in parts]
