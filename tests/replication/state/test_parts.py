@@ -1,0 +1,273 @@
+"""Parts of a copy by themselves, at moments that whole copies meet too seldom."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from insync.replication.client.errors import RequestTimeoutError
+from insync.replication.core.types import PartitionId
+from insync.replication.state import (
+    Context,
+    LockLostError,
+    ReplicatedElection,
+    ReplicatedLock,
+    StateClosedError,
+    StateMachine,
+    StateSettings,
+    coordination,
+)
+from insync.replication.state import _snapshots as s
+from insync.replication.state._applying import Applier
+from insync.replication.state._copy import Copy
+from insync.replication.state._entries import Commands, Open, decode, encode
+from insync.replication.state._keeper import Keeper
+from insync.replication.state._session import Session
+from insync.replication.state.machine import Read, Write
+
+AT = PartitionId("state", 0)
+NOWHERE = "tcp://127.0.0.1:1"
+
+
+class Words(StateMachine):
+    """What was said, in order."""
+
+    def __init__(self) -> None:
+        self.said: list[bytes] = []
+
+    def apply(self, context: Context, command: bytes) -> bytes:
+        self.said.append(command)
+        return command.upper()
+
+    def snapshot(self, write: Write) -> None:
+        for word in self.said:
+            write(word)
+
+    def restore(self, read: Read) -> None:
+        while (word := read()) is not None:
+            self.said.append(word)
+
+
+@attrs.define
+class Sent:
+    """A record given to the producer, and its delivery: waits until `over`, then raises `error` if there is one."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    over: trio.Event = attrs.Factory(trio.Event)
+    error: Exception | None = None
+
+    async def wait(self) -> None:
+        await self.over.wait()
+        if self.error is not None:
+            raise self.error
+
+
+class Producer:
+    """Keeps what it is given; no outcome is known until the test says so."""
+
+    def __init__(self) -> None:
+        self.sent: list[Sent] = []
+
+    async def send(self, topic: str, value: bytes | None, *, key: bytes | None = None, **_: Any) -> Sent:
+        sent = Sent(topic, key, value)
+        self.sent.append(sent)
+        return sent
+
+    async def send_and_wait(self, topic: str, value: bytes | None, **options: Any) -> None:
+        await (await self.send(topic, value, **options)).wait()
+
+    @property
+    def commands(self) -> list[tuple[int, list[bytes]]]:
+        """Of each record: the number of its first command, and its commands."""
+        entries = [decode(each.value) for each in self.sent]
+        return [(each.first, each.commands) for each in entries if isinstance(each, Commands)]
+
+
+def parts(**settings: Any) -> tuple[Copy, Session, Producer]:
+    """A copy that nothing reaches, and a session whose name is open since offset 0."""
+    made, nobody, producer = StateSettings(**settings), cast(Any, None), Producer()
+    copy = Copy(NOWHERE, AT, "topic id", Words, made, nobody, nobody, {})
+    session = Session(copy, cast(Any, producer), "me", made, 1 << 20)
+    copy.applier.apply(0, 1000, encode(Open("me", session.nonce)))
+    session.on_applied([])
+    assert session.token == 0
+    return copy, session, producer
+
+
+# The session
+
+
+async def test_a_command_that_is_taken_back_leaves_its_room_to_the_next() -> None:
+    _, session, producer = parts(max_under_way=1)
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope() as first:
+            async with trio.open_nursery() as waiting:
+                waiting.start_soon(session.submit, b"taken back")
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(session.submit, b"next")
+                await trio.testing.wait_all_tasks_blocked()
+                first.cancel()
+        nursery.start_soon(session.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert producer.commands == [(0, [b"next"])]
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_a_snapshot_does_not_answer_is_sent_again() -> None:
+    """The copy jumps over records. What they held of this session is answered; the rest may never have arrived."""
+    copy, session, producer = parts()
+    answers: list[bytes] = []
+
+    async def say(word: bytes) -> None:
+        answer = (await session.submit(word)).answer
+        assert answer is not None
+        answers.append(answer.data)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(session.run)
+        for word in (b"one", b"two"):
+            nursery.start_soon(say, word)
+            await trio.testing.wait_all_tasks_blocked()
+        assert producer.commands == [(0, [b"one"]), (1, [b"two"])]
+        restored = Applier(Words())
+        restored.apply(0, 1000, encode(Open("me", session.nonce)))
+        restored.apply(1, 1000, producer.sent[0].value)
+        copy.applier = restored
+        session.on_restored()
+        await trio.testing.wait_all_tasks_blocked()
+        assert answers == [b"ONE"]
+        assert producer.commands[2:] == [(1, [b"two"])]
+        session.on_applied(restored.apply(2, 1000, producer.sent[2].value))
+        await trio.testing.wait_all_tasks_blocked()
+        assert answers == [b"ONE", b"TWO"]
+        nursery.cancel_scope.cancel()
+
+
+# The copy
+
+
+async def test_who_waits_for_a_question_that_is_not_asked_yet_hears_that_the_copy_has_stopped() -> None:
+    copy, *_ = parts()
+    told: list[str] = []
+
+    async def ask() -> None:
+        try:
+            await copy.catch_up()
+        except StateClosedError as error:
+            told.append(str(error))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        copy.stop(StateClosedError("it has stopped"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert told == ["it has stopped"] * 2
+        nursery.cancel_scope.cancel()
+
+
+# Snapshots
+
+
+class Quiet:
+    """As much of a session as a snapshot needs after its marker: nothing."""
+
+    name = "me"
+
+    async def send_until_applied(self, entry: object, is_done: object) -> None:
+        raise AssertionError(f"{entry} is told before the marker is delivered")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_snapshots_marker_is_sent_when_all_of_its_chunks_are_delivered(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    monkeypatch.setattr(s, "CHUNK", 4)
+    copy, _, producer = parts()
+    machine = copy.applier.machine
+    assert isinstance(machine, Words)
+    machine.said.append(b"something longer than one chunk")
+    keeper = Keeper(copy, cast(Any, Quiet()), cast(Any, producer))
+    failed: list[str] = []
+
+    def is_marked() -> bool:
+        return any(s.decode_marker(each.value or b"") is not None for each in producer.sent)
+
+    async def snapshot() -> None:
+        try:
+            await keeper.take_snapshot()
+        except RequestTimeoutError as error:
+            failed.append(str(error))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(snapshot)
+        await trio.testing.wait_all_tasks_blocked()
+        chunks = list(producer.sent)
+        assert len(chunks) > 2 and not is_marked()
+        for chunk in chunks[:-1]:
+            chunk.over.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not is_marked()
+        chunks[-1].error = RequestTimeoutError("not delivered") if fails else None
+        chunks[-1].over.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert is_marked() != fails and len(failed) == fails
+        nursery.cancel_scope.cancel()
+
+
+# Leases
+
+
+async def test_the_lease_of_a_lock_counts_from_the_question(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The log may have granted it at any moment since; counted from the answer, two could hold the lock."""
+    lock = ReplicatedLock.open(NOWHERE, "locks", name="one")
+    began, asked = trio.current_time(), list[float]()
+
+    async def acquire(name: str, lease_ms: int) -> int:
+        asked.append(trio.current_time() - began)
+        if len(asked) == 2:
+            await trio.sleep(1.5)
+        elif len(asked) > 2:
+            await trio.sleep_forever()
+        return 7
+
+    monkeypatch.setattr(lock, "acquire_nowait", acquire)
+    with pytest.raises(LockLostError):
+        async with lock.hold("x", lease_ms=3000):
+            await trio.sleep_forever()
+    assert asked == pytest.approx([0.0, 1.0, 3.5])
+    assert trio.current_time() - began == pytest.approx(1.0 + 3.0), "from the second question"
+
+
+async def test_the_lease_of_a_leader_counts_from_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    election = ReplicatedElection.open(NOWHERE, "cron", name="one", lease_ms=1_000_000)
+    now = 5000.0
+    clock = SimpleNamespace(monotonic=lambda: now, time=lambda: now)
+    monkeypatch.setattr(coordination, "time", clock)
+
+    async def acquire(name: str, lease_ms: int) -> int:
+        nonlocal now
+        now += 300  # on its way
+        return 7
+
+    monkeypatch.setattr(election, "acquire_nowait", acquire)
+    monkeypatch.setattr(election, "_seat_is_free", trio.sleep_forever)
+    election._campaign = trio.CancelScope()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(election._run)
+        assert await election.wait_for_leadership() == 7
+        assert now == 5300 and election.is_leader
+        now = 5899
+        assert election.is_leader
+        now = 5900
+        assert not election.is_leader, "nine tenths of the lease since the question are over"
+        nursery.cancel_scope.cancel()
