@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from insync.plugins.kafka.handlers import fetch as fetching
 from insync.plugins.kafka.handlers import produce as producing
+from insync.plugins.kafka.handlers.offsets import list_offsets
 from insync.plugins.kafka.protocol import message
 from insync.plugins.kafka.protocol.apis import Api
 from insync.replication.core import messages as m
@@ -17,6 +19,7 @@ from insync.replication.core.errors import ErrorCode
 from .test_listener import client_of, fetch, node_at
 
 Metadata, Cluster = message("MetadataRequest"), message("DescribeClusterRequest")
+Listed = message("ListOffsetsRequest")
 
 
 @pytest.mark.parametrize(("rack", "told"), [("room-7", "room-7"), ("", None)])
@@ -54,6 +57,36 @@ def test_a_fetch_of_before_kip_112_is_told_to_look_for_another_leader(version: i
     result = m.FetchResult(topic="t", partition=0, error=ErrorCode.KAFKA_STORAGE_ERROR)
     waiting.tell({("t", 0): result}, (), 0)
     assert [part.error_code for part in answers[0].responses[0].partitions] == [told]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "told"),
+    [
+        (-1, ErrorCode.NONE),
+        (0, ErrorCode.FENCED_LEADER_EPOCH),
+        (2, ErrorCode.FENCED_LEADER_EPOCH),
+        (3, ErrorCode.NONE),
+        (4, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+async def test_who_asks_for_an_offset_is_told_that_it_knows_another_leader_epoch(
+    epoch: int, told: int
+) -> None:
+    """Epoch 0 is one like all others: it is -1 that says nothing of the leader (KIP-320)."""
+
+    async def ask(client: object, asked: m.ListOffsetsRequest) -> SimpleNamespace:
+        result = m.ListOffsetsResult(
+            topic="t", partition=0, error=ErrorCode.NONE, offset=7, leader_epoch=3, offset_epoch=1
+        )
+        return SimpleNamespace(message=m.ListOffsetsResponse(partitions=[result]))
+
+    client = SimpleNamespace(may=lambda operation: True, service=SimpleNamespace(ask=ask))
+    asked = Listed.ListOffsetsPartition(partition_index=0, current_leader_epoch=epoch, timestamp=-1)
+    topic = Listed.ListOffsetsTopic(name="t", partitions=[asked])
+    answer = await list_offsets(cast(Any, client), Listed(replica_id=-1, topics=[topic]), 7)
+    (part,) = answer.topics[0].partitions
+    assert part.error_code == told
+    assert (part.offset, part.leader_epoch) == ((7, 1) if told == ErrorCode.NONE else (-1, -1))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -15,13 +16,21 @@ import trio.testing
 from insync.replication import wire
 from insync.replication.core import messages as m
 from insync.replication.core.broker import effects as bx
+from insync.replication.core.broker.events import OutsideAnswered
 from insync.replication.core.control import records as rec
 from insync.replication.core.control.view import ClusterView
+from insync.replication.core.coordination.transaction_shard import (
+    AllocateIds,
+    IdsAllocated,
+    ReadRevision,
+    RevisionRead,
+)
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.types import PartitionId
-from insync.replication.metadata import MemoryHub, Put
+from insync.replication.metadata import MemoryHub, Put, StoreUnavailableError
 from insync.replication.node import NodeSettings
 from insync.replication.node._cluster_state import ADMIN_TIMEOUT, ClusterState
+from insync.replication.node._coordination import Coordination
 from insync.replication.node._log_writer import CallWork, Lane, LogWriter
 from insync.replication.node._replicas import Replicas
 from insync.replication.node._startup_scan import Found
@@ -175,6 +184,52 @@ async def test_cancelled_timers_take_no_memory_for_long() -> None:
     for _ in range(10_000):
         timers.call_after(3600, lambda: None).cancel()
     assert len(timers) < 1000
+
+
+async def test_a_timer_that_is_the_soonest_is_not_late_for_those_that_wait_already(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    timers, began = Timers(), trio.current_time()
+    came: list[tuple[str, float]] = []
+
+    def note(name: str) -> None:
+        came.append((name, trio.current_time() - began))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(timers.run)
+        for name, seconds in (("last", 10.0), ("first", 1.0), ("second", 5.0)):
+            await trio.testing.wait_all_tasks_blocked()
+            timers.call_after(seconds, partial(note, name))
+        await trio.sleep(20)
+        nursery.cancel_scope.cancel()
+    assert [name for name, _ in came] == ["first", "second", "last"]
+    assert [when for _, when in came] == pytest.approx([1.0, 5.0, 10.0])
+
+
+async def test_a_revision_that_the_store_does_not_tell_is_unknown_to_its_coordinator() -> None:
+    """Revision 0 would be an answer: everything that a transaction waits to see is as old as that."""
+    told: list[object] = []
+
+    async def revision() -> int:
+        raise StoreUnavailableError("the store is away")
+
+    async def producer_ids(count: int) -> int:
+        raise StoreUnavailableError("the store is away")
+
+    async with trio.open_nursery() as nursery:
+        node = SimpleNamespace(
+            store=SimpleNamespace(revision=revision, producer_ids=producer_ids),
+            step=told.append,
+            settle=lambda: None,
+        )
+        coordination = Coordination(cast(Any, node), nursery)
+        for question in (ReadRevision(), AllocateIds(5)):
+            coordination.obey[bx.AskOutside](bx.AskOutside(PARTITION, 3, question))
+            await trio.testing.wait_all_tasks_blocked()
+    assert told == [
+        OutsideAnswered(PARTITION, 3, RevisionRead(None)),
+        OutsideAnswered(PARTITION, 3, IdsAllocated(0, 0)),
+    ]
 
 
 async def test_an_error_nobody_thought_of_ends_the_flusher_and_is_told(

@@ -63,6 +63,18 @@ class Forgetful(MemoryStore):
         return Unknown("the answer was lost")
 
 
+class Lossy(MemoryStore):
+    """Loses what it is asked next, or its answer, and says that it does not know."""
+
+    loses = ""
+
+    async def commit(self, compares: Any, operations: Any, *, session: Any = None) -> Any:
+        lost, self.loses = self.loses, ""
+        if lost != "the question":
+            outcome = await super().commit(compares, operations, session=session)
+        return Unknown(f"{lost} was lost") if lost else outcome
+
+
 def registration(store: MemoryStore) -> tuple[Registration, Decided]:
     decided = Decided()
     return Registration(store, cast("faces.Membership", decided), lambda proofs: None), decided
@@ -86,3 +98,24 @@ async def test_what_was_entered_is_counted_also_where_the_answer_was_lost(kind: 
         read = await store.get(KEY)
         assert read.entry is not None and read.revision == revision
         assert [each.puts[0].key for each in decided.counts] == [KEY]
+
+
+@pytest.mark.parametrize("lost", ["the question", "the answer"])
+async def test_a_process_whose_session_was_lost_is_in_again_when_the_store_shows_it(lost: str) -> None:
+    holdings = faces.Holdings(
+        directories=(), some_offline=False, held=lambda partition: faces.Held(never=True), offline=frozenset
+    )
+    membership = faces.Membership(node_id=1, boot_id="boot", process="p", holdings=holdings)
+    membership.begin({}, 0)
+    async with Lossy(MemoryHub()) as store:
+        one = Registration(store, membership, lambda proofs: None)
+        former = await store.open_session(60_000)
+        await one.enter(former, ["tcp://a"], patience=0.0)
+        await former.close()
+        assert (await store.get(KEY)).entry is None
+        session = await store.open_session(60_000)
+        store.loses = lost
+        revision = await one.enter_again(session, ["tcp://a"])
+        read = await store.get(KEY)
+        assert read.entry is not None and read.entry.session_id == session.id
+        assert revision == read.revision and store.loses == ""
