@@ -482,8 +482,12 @@ class Cluster(Hosting):
         self.later(seconds, back)
 
     def refuses(self, node: Node, error: MembershipError) -> None:
-        """A process ends because of what it has found in the store."""
+        """A process ends because of what it has found in the store. S23: it gives way to another one alone."""
         self.note(f"node {node.id} stops: {type(error).__name__}: {error}")
+        if isinstance(error, NodeIdTakenError):
+            known = self.store.processes.get(node.id)
+            gives_way = known is not None and known.process != node.process_name
+            require(gives_way, "S23", "node {} gives way to its own entry {}: {}", node.id, known, error)
         self.kill(node)
         if self.calm and isinstance(error, NodeIdTakenError):
             # What the process before it had asked of the store was written late. Its operator starts it again.

@@ -44,7 +44,7 @@ class Members:
         membership = Membership(
             node_id=node.id,
             boot_id=f"boot {node.boot}",
-            process=f"process {node.process}",
+            process=node.process_name,
             rack=f"rack {node.id % RACKS}",
             holdings=self._holdings(node),
         )

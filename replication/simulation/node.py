@@ -109,6 +109,11 @@ class Node:
         """The id of its log directory."""
         return f"folder of node {self.id}"
 
+    @property
+    def process_name(self) -> str:
+        """The text by which its process recognizes its own entry in the store."""
+        return f"process {self.process}"
+
     def writer(self, incarnation: int) -> str:
         """A controller by name: each process has its own, which knows nothing of what others have heard."""
         return f"controller {self.id}/{incarnation}"
