@@ -94,3 +94,12 @@ def _(patch: Patch) -> None:
         return max(complete, key=lambda node: (*held[node].completeness, -node), default=NO_LEADER)
 
     patch.setattr(repair, "most_complete", most_complete)
+
+
+@mutant("K268", "take the first epoch that a log knows for that of what it has deleted")
+def _(patch: Patch) -> None:
+    def committed(self: FoundLog) -> tuple[int, int]:
+        end = min(self.high_watermark, self.log_end_offset)
+        return (self.epoch_at(end - 1), end) if end else (-1, 0)
+
+    patch.setattr(FoundLog, "committed", property(committed))

@@ -83,9 +83,11 @@ class FoundLog:
 
     @property
     def committed(self) -> tuple[int, int]:
-        """Leader epoch and end of what it knows to be committed; (-1, 0) if that is nothing."""
+        """Leader epoch and end of what it knows to be committed; (-1, 0) if that is nothing, or if all of it is
+        deleted: the epoch of a record that is gone is not known.
+        """
         end = min(self.high_watermark, self.log_end_offset)
-        return (self.epoch_at(end - 1), end) if end else (-1, 0)
+        return (self.epoch_at(end - 1), end) if end > self.log_start_offset else (-1, 0)
 
     def has(self, committed: tuple[int, int]) -> bool:
         """Whether what another log knows to be committed is here: the same epoch at one offset, the same up to it
@@ -93,6 +95,15 @@ class FoundLog:
         """
         epoch, end = committed
         return end <= self.log_start_offset or self.epoch_at(end - 1) == epoch
+
+    def may_have(self, other: FoundLog) -> bool:
+        """Whether what another log has deleted, which was committed, can be what is here: the last record of it is
+        of the first epoch that the other knows or of an older one.
+        """
+        end = other.log_start_offset
+        if end <= self.log_start_offset:
+            return True
+        return end <= self.log_end_offset and self.epoch_at(end - 1) <= other.epochs[0][0]
 
 
 @attrs.frozen(kw_only=True)
@@ -338,6 +349,10 @@ def most_complete(held: Mapping[int, FoundLog], deleted: int) -> int:
     complete = {
         node: log for node, log in held.items() if log.has(committed) and log.log_end_offset >= deleted
     }
+    # What older epochs have deleted says nothing more: whoever has what is committed since has that, too.
+    tellers = [log for log in held.values() if log.epochs and log.epochs[0][0] >= committed[0]]
+    agree = {node: log for node, log in complete.items() if all(map(log.may_have, tellers))}
+    complete = agree or complete
     best = max(complete, key=lambda node: (*_rank(complete[node]), -node), default=NO_LEADER)
     if complete and complete[best].log_end_offset == deleted:
         # Nobody lacks anything who ends there, so a log whose records are all deleted needs no epoch to lead.

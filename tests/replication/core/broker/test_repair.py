@@ -265,3 +265,32 @@ def test_a_record_more_counts_more_than_a_deletion() -> None:
     """It may be committed, and a record that is lost is worse than one that is shown again."""
     for emptied in (deleting(2, 12, 12), deleting(2, 12, 12, (2, 12)), deleting(2, 11, 12, (2, 11))):
         assert record_of(plan([deleting(1, 8, 13, (2, 8)), emptied], stored())).isr == (1,)
+
+
+def test_records_above_what_one_log_has_deleted_are_kept() -> None:
+    """The first epoch that a log knows need not be that of what it has deleted: the others agree, and have more."""
+    folders = [
+        deleting(1, 13, 15, (11, 13)),
+        deleting(2, 0, 27, (0, 0), (11, 13)),
+        deleting(3, 0, 27, (0, 0), (11, 13)),
+    ]
+    assert record_of(plan(folders, stored())).isr == (2,)
+
+
+def test_a_log_that_knows_no_epoch_takes_no_longer_log_out_of_the_count() -> None:
+    folders = [deleting(1, 1, 1), deleting(2, 0, 14, (0, 0)), deleting(3, 0, 14, (0, 0))]
+    assert record_of(plan(folders, stored())).isr == (2,)
+
+
+@pytest.mark.parametrize("end", [11, 15])
+def test_a_log_with_other_records_than_those_that_were_deleted_does_not_lead(end: int) -> None:
+    """Its records of a later epoch replaced nothing: those of the older one were committed, then deleted."""
+    folders = [deleting(1, 0, end, (3, 0), (5, 10)), deleting(2, 12, 13, (4, 12))]
+    assert record_of(plan(folders, stored())).isr == (2,)
+    emptied = [deleting(1, 0, end, (3, 0), (5, 10)), deleting(2, 12, 12, (4, 12))]
+    assert record_of(plan(emptied, stored())).isr == (2,)
+
+
+def test_what_was_deleted_before_an_unclean_election_does_not_count_against_what_is_committed_since() -> None:
+    since = known(1, 20, (3, 0), (6, 5), high_watermark=8)
+    assert record_of(plan([since, deleting(2, 12, 13, (4, 12))], stored(unclean_epoch=6))).isr == (1,)
