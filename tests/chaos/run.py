@@ -312,18 +312,25 @@ class Run:
 
     async def _healed(self, admin: Admin) -> None:
         """Every partition of every topic has all its replicas in the ISR."""
+        missing = "no node described the topics"
         with trio.move_on_after(_HEAL_SECONDS):
-            while not (self._is_decided() or await self._in_sync(admin)):
+            while not self._is_decided() and (missing := await self._missing(admin)):
                 await trio.sleep(0.05)
             return
-        self.problems.append(f"not every replica was in sync again within {_HEAL_SECONDS} s")
+        self.problems.append(f"not every replica was in sync again within {_HEAL_SECONDS} s: {missing}")
 
-    async def _in_sync(self, admin: Admin) -> bool:
+    async def _missing(self, admin: Admin) -> str:
+        """The replicas outside the ISR by partition, or why nobody told; empty if every ISR is whole."""
         try:
             topics = await admin.describe_topics(list(TOPICS.values()))
-        except ReplicationError:
-            return False
-        return all(set(part.isr) == set(part.replicas) for topic in topics for part in topic.partitions)
+        except ReplicationError as error:
+            return f"no node described the topics: {error!r}"
+        return ", ".join(
+            f"{topic.name}-{part.partition} lacks {sorted(lacking)} (leader {part.leader})"
+            for topic in topics
+            for part in topic.partitions
+            if (lacking := set(part.replicas) - set(part.isr))
+        )
 
     async def _level(self, admin: Admin) -> None:
         """Every replica ends where the others do: to members of the ISR may still be on its way what a leader alone
