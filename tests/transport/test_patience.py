@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import time
 
 import pytest
@@ -97,10 +98,88 @@ async def test_a_store_that_cannot_be_restored_fails_by_what_was_seen(held_up):
         await scene.run()
 
 
-def test_a_standstill_is_measured_also_one_that_just_ended():
+class _Clock:
+    """Time that passes when the test says so; in place of the module `time`."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock of `bear_with`."""
+    told = _Clock()
+    monkeypatch.setattr(patience, "time", told)
+    return told
+
+
+@pytest.mark.filterwarnings("ignore::insync.transport.patience.HeldUpWarning")
+async def test_all_attempts_together_have_the_time_of_a_case(held_up, clock):
+    held_up(1e6)
+    scene = _Scene(failures=1000)
+    attempt = scene.attempt
+
+    async def slow():
+        clock.now += 10.0
+        await attempt()
+
+    scene.attempt = slow
+    with pytest.raises(AssertionError, match="failure 2"):
+        await scene.run(seconds=15.0)
+
+
+@pytest.mark.filterwarnings("ignore::insync.transport.patience.HeldUpWarning")
+@pytest.mark.parametrize(
+    ("takes", "tolerated"), [(0.0, patience._TOLERATED_SECONDS), (1000.0, 1000.0 * patience._TOLERATED_SHARE)]
+)
+async def test_a_standstill_counts_if_it_is_long_beside_bounds_and_attempt(held_up, clock, takes, tolerated):
+    for seconds, attempts in ((0.9 * tolerated, 1), (1.1 * tolerated, 2)):
+        held_up(seconds)
+        scene = _Scene(failures=1)
+        attempt = scene.attempt
+
+        async def slow(attempt=attempt):
+            clock.now += takes
+            await attempt()
+
+        scene.attempt = slow
+        if attempts == 1:
+            with pytest.raises(AssertionError, match="failure 1"):
+                await scene.run()
+        else:
+            await scene.run()
+        assert scene.attempts == attempts
+
+
+def _stand_still(seconds):
+    # With the interpreter's lock: no thread of the process runs.
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+
+
+@pytest.fixture
+def unhurried():
+    """A thread keeps the interpreter until it waits: nothing runs by chance between two lines of a test."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(60.0)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_a_standstill_is_measured_also_one_that_just_ended(unhurried):
     with StandstillWatch() as watch:
-        ctypes.PyDLL(None).usleep(300_000)  # with the interpreter's lock: no thread of the process runs
+        _stand_still(0.3)
     assert watch.seconds > 0.2
+
+
+def test_standstills_add_up(unhurried):
+    with StandstillWatch() as watch:
+        _stand_still(0.2)
+        time.sleep(0.05)
+        _stand_still(0.2)
+    assert watch.seconds > 0.35
 
 
 def test_an_event_loop_that_waits_or_hangs_is_no_standstill():

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from insync.plugins.kafka.protocol import MalformedError, Struct, decode, encode, message, message_of
+from insync.plugins.kafka.protocol.structs import make
 from insync.plugins.kafka.protocol.tables import read
 from insync.plugins.kafka.schema import TEXTS
 
@@ -259,6 +260,23 @@ def test_a_part_that_can_have_lists_is_made_for_each() -> None:
     one, other = Member(), Member.of()
     one.assignment.topic_partitions.append(1)
     assert other.assignment.topic_partitions == []
+
+
+_DEEP = """
+Deep 1000 request 0 flexible none
+  outer Outer 0
+    inner Inner 0
+      many []int32 0
+"""
+
+
+def test_a_part_whose_parts_can_have_lists_is_made_for_each() -> None:
+    (table,) = read(_DEEP)
+    made, parts = make(table)
+    one, other = made(), made.of()
+    one.outer.inner.many.append(1)  # type: ignore[attr-defined]
+    assert other.outer.inner.many == []
+    assert not hasattr(parts["Outer"], "ABSENT")
 
 
 @pytest.mark.parametrize("name", ["FetchResponse", "FetchRequest", "ConsumerGroupDescribeResponse"])

@@ -91,6 +91,15 @@ def test_few_versions_are_kept_and_those_that_are_asked_for() -> None:
     assert not known.of(view, 1), "the one that nobody has asked for the longest"
 
 
+def test_what_is_told_while_a_leader_is_in_doubt_counts_only_then() -> None:
+    known, view, doubted = EncodedTopics(), view_of("a", "b"), frozenset([1])
+    known.of(view, 9, doubted)["a"] = KEPT
+    assert not known.of(view, 9)
+    known.of(view, 9)["b"] = KEPT
+    assert set(known.of(view, 9, doubted)) == {"a"}
+    assert set(known.of(view, 9)) == {"b"}
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_array_that_is_encoded_stands_where_the_parts_would(version: int) -> None:
     @settings(max_examples=5, deadline=None, database=None)
