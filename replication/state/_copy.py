@@ -141,7 +141,9 @@ class Copy:
                 await self.wait_until(mine.offset)
             except ClientError as error:
                 mine.error = error
-            mine.done.set()
+            finally:
+                # Also if this is cancelled, because the copy is closed: `catch_up` raises what has stopped it.
+                mine.done.set()
 
     @asynccontextmanager
     async def changes(self) -> AsyncIterator[AsyncIterator[Change]]:

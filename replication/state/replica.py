@@ -158,9 +158,12 @@ class Replica:
         return topic.topic_id
 
     async def _close(self, session: Session, copy: Copy) -> None:
-        with trio.move_on_after(_CLOSE_SECONDS):
-            await session.close()
-        copy.stop(closed(f"the copy of {self._at}"))
+        try:
+            with trio.move_on_after(_CLOSE_SECONDS):
+                await session.close()
+        finally:
+            # Tasks outside of the block may wait, whatever has ended it.
+            copy.stop(closed(f"the copy of {self._at}"))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -330,3 +330,18 @@ def test_a_gap_ends_with_its_epoch():
     assert not window.gaps and not window.gap_confirmed
     window.push(Sent())
     assert not window.needs_epoch
+
+
+def test_what_is_accepted_behind_a_gap_proves_that_there_is_none():
+    """The batch that was given up is in the log: nothing that follows needs another epoch."""
+    window = launched(1)
+    window.acknowledged(window.in_flight[0])
+    for _ in range(3):
+        window.push(Sent())
+    for _ in range(2):
+        window.stamped(window.waiting[0])
+        window.launch("a")
+    window.given_up(window.in_flight[0], written=True)
+    assert window.gaps
+    window.acknowledged(window.in_flight[0])
+    assert not window.gaps and not window.needs_epoch

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,6 +17,7 @@ from insync.replication.core.types import PartitionId
 from insync.replication.state import (
     Context,
     LockLostError,
+    Replica,
     ReplicatedElection,
     ReplicatedLock,
     StateClosedError,
@@ -171,6 +174,52 @@ async def test_who_waits_for_a_question_that_is_not_asked_yet_hears_that_the_cop
         await trio.testing.wait_all_tasks_blocked()
         assert told == ["it has stopped"] * 2
         nursery.cancel_scope.cancel()
+
+
+class Silent:
+    """An admin whose cluster does not answer."""
+
+    async def read_index(self, partitions: object) -> dict[PartitionId, int]:
+        await trio.sleep_forever()
+        raise AssertionError("unreachable")
+
+
+async def test_who_waits_for_an_answer_hears_that_the_copy_was_closed() -> None:
+    """The tasks of a copy are cancelled when it is closed, and with them the question."""
+    copy, *_ = parts()
+    copy.admin = cast(Any, Silent())
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope() as tasks:
+            async with trio.open_nursery() as own:
+                own.start_soon(copy.answer_rounds)
+                nursery.start_soon(_is_refused, copy.catch_up)
+                await trio.testing.wait_all_tasks_blocked()
+                copy.stop(StateClosedError("it has stopped"))
+                tasks.cancel()
+        with trio.fail_after(10):
+            while nursery.child_tasks:
+                await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_whoever_waits_is_told_if_the_block_of_a_copy_is_cancelled() -> None:
+    copy, session, _ = parts()
+    copy.on_turn = session.on_turn
+    replica = Replica(NOWHERE, "state", Words)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_is_refused, copy.catch_up)
+        nursery.start_soon(_is_refused, partial(session.submit, b"word"))
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.CancelScope() as block:
+            block.cancel()
+            await replica._close(session, copy)
+        with trio.fail_after(10):
+            while nursery.child_tasks:
+                await trio.testing.wait_all_tasks_blocked()
+
+
+async def _is_refused(what: Callable[[], Awaitable[object]]) -> None:
+    with pytest.raises(StateClosedError):
+        await what()
 
 
 # Snapshots
