@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +16,13 @@ from insync.replication.client import (
     PolicyViolationError,
     RequestTimeoutError,
 )
+from insync.replication.client._fetcher import Fetcher, _Poll
+from insync.replication.client._settings import ConsumerSettings
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
 from insync.replication.core.types import EpochEnd
+from insync.transport.requests import Response
 
 from .fake_cluster import FakeNode, fake_cluster
 from .faults import fail_with
@@ -210,3 +214,22 @@ async def test_a_time_after_all_records_has_no_offset():
         cluster.nodes[0].script(Kind.LIST_OFFSETS, told, told)
         assert await consumer.offsets_for_times({("t", 0): 50}) == {("t", 0): 3}
         assert await consumer.offsets_for_times({("t", 0): 200}) == {("t", 0): None}
+
+
+class Held:
+    """A payload in memory that others wait for."""
+
+    released = False
+
+    def release(self) -> None:
+        self.released = True
+
+
+async def test_memory_of_an_answer_that_nobody_wants_any_more_is_given_back():
+    """It was on its way when the consumer's positions changed."""
+    async with trio.open_nursery() as nursery:
+        nowhere: Any = SimpleNamespace(listeners=[])
+        fetcher = Fetcher(ConsumerSettings(), nowhere, nursery)
+        poll, payload = _Poll(1, nowhere, {}, 0.0, 0.0), Held()
+        fetcher._answered(poll, Response(b"", payload))
+        assert payload.released

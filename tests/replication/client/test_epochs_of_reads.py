@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import trio
 
 from insync.replication import wire
@@ -59,6 +60,20 @@ async def test_who_reads_elsewhere_tells_no_epoch_of_where_it_was() -> None:
             consumer.seek_to_beginning([("t", 0)])
             asked.clear()
             assert await until_asked_from(asked, 0, consumer) == {-1}
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+async def test_of_an_answer_with_several_epochs_the_last_is_told(isolation: str) -> None:
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        log = cluster.topics["t"][0]
+        for log.epoch in (0, 1, 2):
+            fill(log, 10)
+        asked = questions(cluster)
+        options: dict[str, Any] = {"auto_offset_reset": "earliest", "isolation_level": isolation}
+        async with Consumer(cluster.urls, **options) as consumer:
+            consumer.assign([("t", 0)])
+            await read_to(consumer, 30)
+            assert await until_asked_from(asked, 30, consumer) == {2}
 
 
 async def test_the_epoch_of_a_batch_that_was_aborted_counts_as_well() -> None:
