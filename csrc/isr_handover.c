@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <stddef.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -24,24 +25,74 @@ static int sleep_while(uint32_t *place, uint32_t value, const struct timespec *u
     return errno;
 }
 
+/* Who waits sleeps while the worker works, so that one processor serves both in turn. Left to itself the scheduler wakes
+ * each of the two on another one that is idle, or busy with something else: that takes many times as long as to go on
+ * where the caches are warm and the time slice is not over. Both return 0 if the system does not let them.
+ */
+static int share_processor(isr_handover *h, cpu_set_t *mine)
+{
+    int processor = sched_getcpu();
+    int32_t worker = LOAD(&h->worker);
+    if (!worker || processor < 0 || processor >= CPU_SETSIZE || sched_getaffinity(0, sizeof *mine, mine) ||
+        CPU_COUNT(mine) < 2)
+        return 0;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(processor, &one);
+    if (sched_setaffinity(0, sizeof one, &one))
+        return 0;
+    if (LOAD(&h->bound) != processor + 1) {
+        STORE(&h->bound, processor + 1);
+        sched_setaffinity(worker, sizeof one, &one);
+    }
+    return processor + 1;
+}
+
+/* `bound`: to which processor this thread is, plus one. Whoever has bound it otherwise meanwhile has the last word. */
+static void leave_processor(int bound, const cpu_set_t *mine)
+{
+    cpu_set_t now;
+    if (!sched_getaffinity(0, sizeof now, &now) && CPU_COUNT(&now) == 1 && CPU_ISSET(bound - 1, &now))
+        sched_setaffinity(0, sizeof *mine, mine);
+}
+
+/* For work that nobody waits for. Of two threads that bind and free the worker at once either may be the last: then it
+ * works where it may, and not where it would best. */
+static void free_worker(isr_handover *h)
+{
+    cpu_set_t mine;
+    if (LOAD(&h->bound) && !sched_getaffinity(0, sizeof mine, &mine)) {
+        STORE(&h->bound, 0);
+        sched_setaffinity(LOAD(&h->worker), sizeof mine, &mine);
+    }
+}
+
 /* The flags of those who sleep are set before the counters are looked at, and the counters before the flags: one of
  * the two sees what the other did. */
-void isr_handover_ask(isr_handover *h)
+static void ask(isr_handover *h)
 {
     __atomic_add_fetch(&h->asked, 1, __ATOMIC_SEQ_CST);
     if (LOAD(&h->rests))
         wake(&h->asked);
 }
 
+void isr_handover_ask(isr_handover *h)
+{
+    free_worker(h);
+    ask(h);
+}
+
 int isr_handover_ask_and_wait(isr_handover *h, int64_t timeout_ns)
 {
+    cpu_set_t mine;
+    int bound = share_processor(h, &mine);
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     int64_t ns = until.tv_nsec + timeout_ns;
     until.tv_sec += ns / 1000000000;
     until.tv_nsec = ns % 1000000000;
     STORE(&h->waits, 1);
-    isr_handover_ask(h);
+    ask(h);
     int in_time = 1;
     for (;;) {
         uint32_t done = LOAD(&h->done);
@@ -53,11 +104,17 @@ int isr_handover_ask_and_wait(isr_handover *h, int64_t timeout_ns)
         }
     }
     STORE(&h->waits, 0);
+    if (bound)
+        leave_processor(bound, &mine);
+    if (!in_time)
+        free_worker(h);
     return in_time;
 }
 
 uint32_t isr_handover_rest(isr_handover *h, uint32_t done)
 {
+    if (!LOAD(&h->worker))
+        STORE(&h->worker, (int32_t)syscall(SYS_gettid));
     STORE(&h->done, done);
     if (LOAD(&h->waits))
         wake(&h->done);

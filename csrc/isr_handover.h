@@ -10,12 +10,15 @@ typedef struct {
     uint32_t done;
     uint32_t rests;  /* the worker sleeps, or is about to */
     uint32_t waits;  /* so does the one that asks */
+    int32_t worker;  /* the worker's thread id; 0 before it has begun */
+    int32_t bound;   /* the number of the processor that the worker is bound to, plus one; 0: to none */
 } isr_handover;
 
-/* The asking thread: asks once more, and wakes the worker. */
+/* Any thread: asks once more, and wakes the worker, on whatever processor the asking thread may use. */
 void isr_handover_ask(isr_handover *h);
 
-/* The same, then waits until all that was asked is done: 1, or 0 if that takes longer than timeout_ns. */
+/* The same, then waits until all that was asked is done: 1, or 0 if that takes longer than timeout_ns. Meanwhile both
+ * threads are bound to one processor; the worker stays so until it is asked by isr_handover_ask, or is late. */
 int isr_handover_ask_and_wait(isr_handover *h, int64_t timeout_ns);
 
 /* The worker: all up to `done` is done. Returns what has been asked as soon as that is more. */

@@ -3,6 +3,8 @@
 A thread that is woken by a lock, queue or event of Python's finds the interpreter's lock held by the one that woke
 it, and sleeps again until that one lets go of it. Here the lock is let go of first: waking and sleeping are one
 call.
+
+Who waits also lends the worker its processor (decision 71).
 """
 
 from __future__ import annotations
@@ -21,7 +23,12 @@ class Handover:
         lib.isr_handover_ask(self._native)
 
     def ask_and_wait(self, seconds: float) -> bool:
-        """The same, and wait until the worker has done all that it was asked for; False if it needs longer."""
+        """The same, and wait until the worker has done all that it was asked for; False if it needs longer.
+
+        Meanwhile both are bound to the processor of the thread that waits. That thread is free again when this
+        returns; the worker when it was late, or when it is asked the next time without anybody who waits. Threads
+        that it starts meanwhile inherit that, and have to free themselves.
+        """
         return lib.isr_handover_ask_and_wait(self._native, int(seconds * 1e9)) != 0
 
     def rest(self, done: int) -> int:

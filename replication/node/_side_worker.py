@@ -8,6 +8,7 @@ time.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -58,6 +59,7 @@ class SideWorker:
         self._handover = Handover()
         self._thread: threading.Thread | None = None
         self._ended = False
+        self._processors = os.sched_getaffinity(0)
 
     def submit(self, work: SideWork) -> None:
         """From the writer's thread."""
@@ -74,6 +76,9 @@ class SideWorker:
 
     def _run(self) -> None:
         asked = 0
+        with suppress(OSError):
+            # The writer thread, which has started this one, may be bound to the processor of whoever waits for it.
+            os.sched_setaffinity(0, self._processors)
         try:
             while not self._ended:
                 asked = self._handover.rest(asked)

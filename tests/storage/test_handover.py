@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from insync.storage import Handover
 from ..requires import missing
 
 ROOT = Path(__file__).parent.parent.parent
+PROCESSORS = os.sched_getaffinity(0)
 
 
 class Worker:
@@ -29,6 +31,10 @@ class Worker:
         self.handover = Handover()
         self.given: deque[int | None] = deque()
         self.taken: list[int] = []
+        self.processors: list[set[int]] = []
+        self.lent: list[set[int]] = []
+        """Those that it might use, and that the thread which has made it might, for each that it has taken."""
+        self.asker = threading.get_native_id()
         self.hold = threading.Event()
         self.hold.set()
         self.thread = threading.Thread(target=self.run, daemon=True)
@@ -42,6 +48,8 @@ class Worker:
                 each = self.given.popleft()
                 if each is None:
                     return
+                self.processors.append(os.sched_getaffinity(0))
+                self.lent.append(os.sched_getaffinity(self.asker))
                 self.taken.append(each)
 
 
@@ -49,6 +57,7 @@ class Worker:
 def working() -> Iterator[Worker]:
     worker = Worker()
     worker.thread.start()
+    assert worker.handover.ask_and_wait(10)  # it has begun
     yield worker
     worker.hold.set()
     worker.given.append(None)
@@ -106,6 +115,90 @@ def test_nobody_holds_the_interpreter_while_waiting() -> None:
         worker.given.append(1)
         threading.Timer(0.01, lambda: (ran.set(), worker.hold.set())).start()
         assert worker.handover.ask_and_wait(10) and ran.is_set()
+
+
+@pytest.fixture
+def processors() -> Iterator[set[int]]:
+    """Those that this thread may use, several."""
+    if len(PROCESSORS) < 2:
+        missing("one processor only")
+    assert os.sched_getaffinity(0) == PROCESSORS
+    yield PROCESSORS
+    os.sched_setaffinity(0, PROCESSORS)
+
+
+def test_whoever_waits_lends_the_worker_its_processor(processors: set[int]) -> None:
+    with working() as worker:
+        for number in range(20):
+            worker.given.append(number)
+            assert worker.handover.ask_and_wait(10)
+            assert os.sched_getaffinity(0) == processors
+    assert worker.processors == worker.lent
+    assert [len(each) for each in worker.processors] == [1] * 20
+    assert set().union(*worker.processors) <= processors
+
+
+def test_the_worker_follows_whoever_waits_for_it(processors: set[int]) -> None:
+    """To another processor, that is."""
+    first, second = sorted(processors)[:2]
+    with working() as worker:
+        worker.given.append(1)
+        assert worker.handover.ask_and_wait(10)
+        for number in (first, second) * 10:
+            os.sched_setaffinity(0, {number})  # moves this thread there
+            os.sched_setaffinity(0, processors)
+            worker.given.append(number)
+            assert worker.handover.ask_and_wait(10)
+    assert worker.processors == worker.lent
+    assert [len(each) for each in worker.processors] == [1] * 21
+
+
+def test_work_that_nobody_waits_for_is_done_on_any_processor(processors: set[int]) -> None:
+    with working() as worker:
+        worker.given.append(1)
+        assert worker.handover.ask_and_wait(10)
+        worker.given.append(2)
+        worker.handover.ask()
+        while len(worker.taken) < 2:
+            time.sleep(0.001)
+        assert len(worker.processors[0]) == 1 and worker.processors[1] == processors
+
+
+def test_a_worker_that_is_late_may_go_on_on_any_processor(processors: set[int]) -> None:
+    with working() as worker:
+        worker.given.append(1)
+        assert worker.handover.ask_and_wait(10)
+        worker.hold.clear()
+        worker.given.append(2)
+        assert not worker.handover.ask_and_wait(0.001)
+        assert os.sched_getaffinity(0) == processors
+        worker.hold.set()
+        while len(worker.taken) < 2:
+            time.sleep(0.001)
+    assert worker.processors[1] == processors
+
+
+def test_who_is_bound_otherwise_meanwhile_stays_so(processors: set[int]) -> None:
+    """An operator may do that at any time."""
+    asker, kept = threading.get_native_id(), set[int]()
+    with working() as worker:
+        worker.hold.clear()
+        worker.given.append(1)
+
+        def bind() -> None:
+            while len(lent := os.sched_getaffinity(asker)) > 1:
+                time.sleep(0.001)
+            kept.add(min(processors - lent))
+            if len(processors) > 2:
+                kept.update(lent)
+            os.sched_setaffinity(asker, kept)
+            worker.hold.set()
+
+        thread = threading.Thread(target=bind)
+        thread.start()
+        assert worker.handover.ask_and_wait(10)
+        thread.join(10)
+    assert os.sched_getaffinity(0) == kept
 
 
 @pytest.fixture(scope="module")

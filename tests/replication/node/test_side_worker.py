@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from insync.replication.node._side_worker import SideWork
 from insync.storage import Chunk, LogDirectory, StorageBrokenError, StorageError
 from insync.storage import directory as directory_module
 
+from ...requires import missing
 from .test_cluster import produce, settings
 
 
@@ -111,6 +114,20 @@ async def test_only_the_same_log_waits() -> None:
         assert [each for each in it.told if "a" in each] == ["a1", "epoch of a", "a2", "a3"]
         assert it.writer.queued == 0
     assert it.done[3:] == ["epoch of a", "a2", "a3"]
+
+
+async def test_work_beside_is_not_bound_to_where_the_writer_was() -> None:
+    """The event loop lends the writer its processor, and the writer starts the threads beside it."""
+    processors = os.sched_getaffinity(0)
+    if len(processors) < 2:
+        missing("one processor only")
+    found: list[set[int]] = []
+    async with bench() as it:
+        bind = partial(os.sched_setaffinity, 0, {min(processors)})
+        it.writer.submit(CallWork(it.lanes["a"], bind, lambda _: None))
+        it.call(it.lanes["b"], "epoch of b", lambda: found.append(os.sched_getaffinity(0)))
+        await it.hears("epoch of b")
+    assert found == [processors]
 
 
 async def test_what_was_held_back_comes_before_what_came_later_also_when_both_are_found_at_once() -> None:
