@@ -269,6 +269,9 @@ class Replicas:
             with self._turn:
                 for effect in self.broker.settle(self.now()):
                     self._obey[type(effect)](effect)
+                if self.broker.goes_on:
+                    # After the connections that have something to send.
+                    self._turn.note(self)
 
     def settle_later(self) -> None:
         """The same when the turn ends, if one is open."""

@@ -153,11 +153,13 @@ class Broker:
     def settle(self, now: float) -> list[Effect]:
         """Do the work that is done once for all events of a turn.
 
-        The driver calls this at the end of a turn if `context.is_unsettled`.
+        The driver calls this at the end of a turn if `context.is_unsettled`, and again if `goes_on`: after it has
+        carried out, and sent, what this call has returned.
         """
         context = self.context
         context.now = now
         context.is_unsettled = False
+        self.transacting.begin()
         self.transacting.settle()
         self.shards.settle()
         while self.transacting.is_due:
@@ -169,8 +171,15 @@ class Broker:
             self.proposing.settle()
         # Last: the single request to a leader then includes everything that the other parts want from it.
         self.following.settle()
+        if self.goes_on:
+            context.is_unsettled = True
         effects, context.effects = context.effects, []
         return effects
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether `settle` has left work that others do not wait for."""
+        return self.transacting.has_left
 
     def _woken(self, partition: PartitionId, effect: fx.Wake) -> None:
         self.serving.wake(partition)

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from insync.plugins.kafka.listener import Link
 from insync.plugins.kafka.protocol import encode, message
 from insync.plugins.kafka.protocol.apis import Api
 from insync.replication.core.broker.shards import Shards
+from insync.replication.core.broker.transacting import Transacting
 from insync.replication.core.coordination import transaction_messages as tm
 from insync.replication.node._payloads import Batches
 from insync.replication.node._replica_host import ReplicaHost
@@ -40,11 +42,15 @@ async def test_an_end_is_told_before_the_markers_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    appended, send = ReplicaHost._appended, Link.flush
+    appended, send, mark = ReplicaHost._appended, Link.flush, Transacting._mark
 
     def written(host: ReplicaHost, batches: Batches, log_end_offset: int) -> None:
         order.append(host.partition.topic)
         appended(host, batches, log_end_offset)
+
+    def marked(transacting: Transacting, *arguments: Any) -> None:
+        order.append("marker")
+        mark(transacting, *arguments)
 
     def sent(link: Link) -> None:
         order.append("answer")
@@ -55,6 +61,7 @@ async def test_an_end_is_told_before_the_markers_are_written(
         producer_id, epoch = await begun(client)
         await add(client, producer_id, epoch, 0)
         monkeypatch.setattr(ReplicaHost, "_appended", written)
+        monkeypatch.setattr(Transacting, "_mark", marked)
         monkeypatch.setattr(Link, "flush", sent)
         ended = await client.ask(
             Api.END_TXN,
@@ -62,7 +69,10 @@ async def test_an_end_is_told_before_the_markers_are_written(
             _End(transactional_id="etl", producer_id=producer_id, producer_epoch=epoch, committed=True),
         )
         assert not ended.error_code
-    assert order[:2] == ["__transaction_state", "answer"]
+        with trio.fail_after(60):
+            while "t" not in order:
+                await trio.lowlevel.checkpoint()
+    assert order[:3] == ["__transaction_state", "answer", "marker"]
 
 
 async def test_requests_that_come_together_ask_the_coordinator_once(
