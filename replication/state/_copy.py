@@ -141,8 +141,13 @@ class Copy:
                 await self.wait_until(mine.offset)
             except ClientError as error:
                 mine.error = error
+            except BaseException:
+                # Whoever waits outside of the cancelled block must not take this for an answer.
+                mine.error = StateClosedError(
+                    f"the copy of {self.at} was closed before it was brought up to date"
+                )
+                raise
             finally:
-                # Also if this is cancelled, because the copy is closed: `catch_up` raises what has stopped it.
                 mine.done.set()
 
     @asynccontextmanager

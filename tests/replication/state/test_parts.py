@@ -201,6 +201,22 @@ async def test_who_waits_for_an_answer_hears_that_the_copy_was_closed() -> None:
                 await trio.testing.wait_all_tasks_blocked()
 
 
+async def test_a_question_that_is_cancelled_is_no_answer() -> None:
+    """Whoever waits must hear that, also if nobody has stopped the copy yet: another task of it has failed."""
+    copy, *_ = parts()
+    copy.admin = cast(Any, Silent())
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope() as tasks:
+            async with trio.open_nursery() as own:
+                own.start_soon(copy.answer_rounds)
+                nursery.start_soon(_is_refused, copy.catch_up)
+                await trio.testing.wait_all_tasks_blocked()
+                tasks.cancel()
+        with trio.fail_after(10):
+            while nursery.child_tasks:
+                await trio.testing.wait_all_tasks_blocked()
+
+
 async def test_whoever_waits_is_told_if_the_block_of_a_copy_is_cancelled() -> None:
     copy, session, _ = parts()
     copy.on_turn = session.on_turn
