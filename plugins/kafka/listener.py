@@ -316,6 +316,7 @@ class Link:
             self.client.client_id = request.client_id
         if request.api == Api.API_VERSIONS:
             self._answer(request, *versions.answer(self.client, request, OFFERED))
+            self._release(request)
             return
         kind = message_of(request.api, is_request=True)
         assert kind is not None, "it is offered"

@@ -36,7 +36,7 @@ from .test_listener import (
 )
 from .wire_client import WireClient
 
-Metadata = message("MetadataRequest")
+Metadata, Versions = message("MetadataRequest"), message("ApiVersionsRequest")
 DECLARED = 60 << 20
 
 
@@ -81,6 +81,14 @@ async def test_room_for_a_large_frame_that_is_no_request_is_given_back(tmp_path:
         assert await client.has_ended()
         await until(lambda: not _links(node), "the connection has ended")
         assert link._service.budget.used == 0
+
+
+async def test_room_for_a_large_request_for_versions_is_given_back(tmp_path: Path) -> None:
+    """It may come from anyone, before a login."""
+    asked = Versions(client_software_name="a" * 200_000, client_software_version="1")
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        assert (await client.ask(Api.API_VERSIONS, 3, asked)).error_code == 0
+        assert (await link_of(node))._service.budget.used == 0
 
 
 async def test_who_ends_while_it_waits_for_room_keeps_nobody_waiting(tmp_path: Path) -> None:
