@@ -9,6 +9,8 @@ from __future__ import annotations
 import mmap
 from contextlib import suppress
 
+from ._payload import POOL
+
 KEPT = 4 * mmap.PAGESIZE
 """Bytes at the beginning of a buffer that `LazyBuffer.give_back` leaves as they are.
 
@@ -37,4 +39,4 @@ class LazyBuffer:
             self._memory.madvise(mmap.MADV_DONTNEED, KEPT, len(self._memory) - KEPT)
 
 
-__all__ = ["KEPT", "LazyBuffer"]
+__all__ = ["KEPT", "POOL", "LazyBuffer"]

@@ -12,6 +12,7 @@ import trio
 from insync.replication.core.errors import ErrorCode
 from insync.replication.node.service import NodeService, ServiceError
 from insync.transport import ByteListener, Departures, Part, TransportError, turn
+from insync.transport.buffers import POOL
 from insync.transport.ranges import after
 from insync.transport.repeats import limited
 
@@ -131,6 +132,7 @@ class Links:
         while True:
             await trio.sleep(SWEEP)
             now = trio.current_time()
+            POOL.tidy(now)
             for link in list(self.open):
                 link.look(now)
 
@@ -163,6 +165,7 @@ class Link:
 
     async def run(self) -> None:
         """Serve the client until either end closes."""
+        POOL.entered()
         try:
             with self._scope:
                 async with trio.open_nursery() as self._nursery:
@@ -183,6 +186,7 @@ class Link:
             # After the socket: ranges that were in flight are so no more.
             self._service.gone(self.client)
             self.client.has_ended()
+            POOL.left()
 
     def abort(self, reason: str) -> None:
         """End at once, with whatever is still to be sent."""
@@ -271,6 +275,7 @@ class Link:
                     return
                 self._heard = trio.current_time()
                 machine.received(count)
+                del buffer  # a large frame's memory is used again only when nobody looks at it
             # A read that is cancelled may have received already, into the buffer as it was.
             if self._reading.cancelled_caught and self._may_shrink(trio.current_time()):
                 self._shrink()
@@ -361,6 +366,9 @@ class Link:
         room, request.room = request.room, 0
         if room:
             self._service.budget.give(room)
+        memory, request.memory = request.memory, None
+        if memory is not None:
+            memory.release()
 
     def _exchange(self, request: Request, asked: Struct, exchange: Exchange) -> None:
         """An API of transactions: what follows from its answer on the node does not hold the answer up."""

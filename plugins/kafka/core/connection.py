@@ -13,7 +13,8 @@ from typing import Any
 
 import attrs
 
-from insync.transport import size_of
+from insync.transport import Payload, size_of
+from insync.transport.buffers import POOL
 
 from ..protocol.apis import Api
 from .errors import ProtocolViolationError
@@ -35,6 +36,7 @@ _HEAD = struct.Struct(">ihhi")
 _SIZE = struct.Struct(">i")
 _ANSWER = struct.Struct(">ii")
 _SHORT = struct.Struct(">h")
+_NOTHING = memoryview(b"")
 _HINTS = {
     b"GET ": "an HTTP client",
     b"POST": "an HTTP client",
@@ -61,6 +63,8 @@ class Request:
     position: int
     size: int = 0
     room: int = 0
+    memory: Payload | None = None
+    """Where a large frame lies; to be released when nobody looks at it any more, and used again then."""
     begun: float = 0.0
     """When it was received, in seconds of the caller's clock."""
     is_token: bool = False
@@ -101,8 +105,11 @@ class Connection:
         self._start = self._end = 0
         self._buffer = bytearray(LEAST_BUFFER)
         self._view = memoryview(self._buffer)
-        self._large: bytearray | None = None
-        self._large_filled = 0
+        self._large: Payload | None = None
+        self._large_rest = _NOTHING
+        """Where the rest of it is to be received."""
+        self._expects_large = False
+        """The last frame was large: the head of the next is read alone, so that the rest comes where it stays."""
 
     # Receiving
 
@@ -135,17 +142,25 @@ class Connection:
     def make_room(self) -> None:
         """Memory for the large frame, which the budget has admitted."""
         size = self._frame_size()
-        self._large = bytearray(size)
+        self._large = POOL.take(size)
         start = self._start + _SIZE.size
         here = min(self._end - start, size)
-        self._large[:here] = self._view[start : start + here]
-        self._large_filled, self._start = here, start + here
+        view = self._large.view()
+        view[:here] = self._view[start : start + here]
+        self._large_rest, self._start = view[here:], start + here
+        self._expects_large = True
 
     def get_buffer(self) -> memoryview:
         """Where bytes are to be received; empty while there is no room for any."""
         if self._large is not None:
-            return memoryview(self._large)[self._large_filled :]
+            return self._large_rest
         size, here = len(self._buffer), self._end - self._start
+        if self._expects_large:
+            if not here:
+                self._start = self._end = 0
+            if here < _HEAD.size <= size - self._start:
+                return self._view[self._end : self._start + _HEAD.size]
+            self._expects_large = False
         if here == size or (self._is_filled and size < MOST_BUFFER):
             self._grow(size, here)
         elif self._start and (not here or 2 * self._end > size):
@@ -155,7 +170,7 @@ class Connection:
     def received(self, count: int) -> None:
         """So many bytes were put into the buffer."""
         if self._large is not None:
-            self._large_filled += count
+            self._large_rest = self._large_rest[count:]
             return
         self._end += count
         self._is_filled = self._end == len(self._buffer)
@@ -163,12 +178,12 @@ class Connection:
     @property
     def large_missing(self) -> int:
         """Bytes that have not come of a frame for which memory was laid out; 0: there is none."""
-        return 0 if self._large is None else len(self._large) - self._large_filled
+        return len(self._large_rest)
 
     @property
     def large_filled(self) -> int:
         """Bytes that have come of such a frame."""
-        return 0 if self._large is None else self._large_filled
+        return 0 if self._large is None else self._large.nbytes - len(self._large_rest)
 
     @property
     def can_shrink(self) -> bool:
@@ -179,8 +194,8 @@ class Connection:
         """Forget what was received, and make the buffer small; how many bytes that `may_grow` or the budget had
         admitted are free.
         """
-        allowed = max(0, len(self._buffer) - SMALL_FRAME) + (0 if self._large is None else len(self._large))
-        self._large, self._large_filled = None, 0
+        allowed = max(0, len(self._buffer) - SMALL_FRAME) + (0 if self._large is None else self._large.nbytes)
+        self._large, self._large_rest = None, _NOTHING
         self._start = self._end = 0
         self._resize(LEAST_BUFFER)
         return allowed
@@ -209,9 +224,9 @@ class Connection:
         """
         large = self._large
         if large is not None:
-            if self._large_filled < len(large):
+            if len(self._large_rest):
                 return None
-            frame, room = memoryview(large), len(large)
+            frame, room = large.view(), large.nbytes
         else:
             if self._end - self._start < _SIZE.size:
                 return None
@@ -228,8 +243,8 @@ class Connection:
         request = self._parse(frame)
         # Only now: the room of a frame that is none is given back with the buffer.
         if large is not None:
-            self._large, self._large_filled = None, 0
-        request.size, request.room = len(frame), room
+            self._large, self._large_rest = None, _NOTHING
+        request.size, request.room, request.memory = len(frame), room, large
         self._slots.append(request)
         self._not_produces += request.api != Api.PRODUCE
         return request

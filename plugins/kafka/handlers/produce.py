@@ -126,13 +126,33 @@ def start(
 
 
 def _payload(sent: Sequence[_Wanted], frame: memoryview, release: Callable[[], None]) -> Payload:
-    """The batches one after the other, as the node takes them. Those of several partitions are copied once."""
+    """The batches one after the other, as the node takes them. Those of a small frame are copied, if several."""
     places = [each.place for each in sent if each.place is not None]
     if len(places) == 1:
         ((start, size),) = places
-        return FramePayload(frame[start : start + size], release)
-    joined = b"".join([frame[start : start + size] for start, size in places])
-    return FramePayload(memoryview(joined), release)
+    elif frame.readonly:
+        joined = b"".join([frame[start : start + size] for start, size in places])
+        return FramePayload(memoryview(joined), release)
+    else:
+        start, size = _put_together(frame, places)
+    return FramePayload(frame[start : start + size], release)
+
+
+def _put_together(frame: memoryview, places: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Move batches up to the largest one, over what stands between them; where they begin, and their size.
+
+    places: as they stand in the frame, one behind the other.
+    """
+    middle = max(range(len(places)), key=lambda at: places[at][1])
+    start, size = places[middle]
+    end = start + size
+    for at, count in reversed(places[:middle]):
+        start -= count
+        frame[start : start + count] = frame[at : at + count]
+    for at, count in places[middle + 1 :]:
+        frame[end : end + count] = frame[at : at + count]
+        end += count
+    return start, end - start
 
 
 def _wanted(client: Client, request: Struct, version: int, frame: memoryview) -> list[_Wanted]:

@@ -237,6 +237,31 @@ def test_a_large_frame_takes_no_memory_before_there_is_room() -> None:
     assert len(connection.get_buffer()) < machine.SMALL_FRAME
 
 
+def test_behind_a_large_frame_the_next_head_is_read_by_itself() -> None:
+    """What comes with it would have to be copied if that frame is large, too."""
+    connection = new()
+    large, small = frame(PRODUCE, 8, 1, bytes(100_000)), frame(PRODUCE, 8, 2, bytes(100))
+    head = 12
+    assert not feed(connection, large[:20])
+    assert not feed(connection, large[20:])
+    assert len(started(connection)) == 1
+    for data in (large, small):
+        assert len(connection.get_buffer()) == head
+        assert not feed(connection, data[:5])
+        assert len(connection.get_buffer()) == head - 5
+        assert not feed(connection, data[5:head])
+        if data is large:
+            assert connection.room_needed == len(large) - 4
+            connection.make_room()
+            assert len(connection.get_buffer()) == len(large) - head
+        else:
+            assert len(connection.get_buffer()) > head
+        assert not feed(connection, data[head:])
+        (request,) = started(connection)
+        assert bytes(request.body) == data[4:]
+    assert len(connection.get_buffer()) > head
+
+
 @given(st.lists(st.binary(max_size=60), max_size=20))
 def test_any_bytes_are_requests_or_a_violation(pieces: list[bytes]) -> None:
     connection = new()
