@@ -150,11 +150,14 @@ class Link:
         self._unsent: list[Part] = []
         self._writer = trio.Event()
         self._changed = trio.Event()
-        self._reading: trio.CancelScope | None = None
+        self._reading = trio.CancelScope()
+        self._is_receiving = self._is_interrupted = False
         self._closing = ""
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery
-        self._opened = self._heard = self._moved = self._large_since = trio.current_time()
+        self._now = trio.lowlevel.current_clock().current_time
+        """As `trio.current_time`, which looks the clock up each time."""
+        self._opened = self._heard = self._moved = self._large_since = self._now()
         self._seen_sent = 0
         self._held = 0
         """Bytes of produce requests whose memory the node still needs."""
@@ -223,8 +226,8 @@ class Link:
             self.abort(f"{self._machine.large_missing} bytes of a request do not come")
         elif self.silent(now) > IDLE:
             self.end(f"it has said nothing for {IDLE:g} s")
-        elif self._reading is not None and self._may_shrink(now):
-            self._reading.cancel()
+        elif self._is_receiving and self._may_shrink(now):
+            self._interrupt()
 
     def _is_slow(self, now: float) -> bool:
         """Whether a frame that has room in the budget takes too long to come."""
@@ -242,8 +245,22 @@ class Link:
     # Reading
 
     async def _read(self) -> None:
-        machine, budget = self._machine, self._service.budget
+        """Until the client has ended. Who interrupts a receive has the loop look at what has changed."""
         while True:
+            # A scope costs as much as reading a small request does: there is a new one only if it was used.
+            self._is_interrupted = False
+            with trio.CancelScope() as self._reading:
+                if not await self._read_on():
+                    return
+            # A read that is interrupted may have received already, into the buffer as it was.
+            if self._is_receiving and self._may_shrink(self._now()):
+                self._shrink()
+            self._is_receiving = False
+
+    async def _read_on(self) -> bool:
+        """Until a receive is interrupted; False: there is no more to read."""
+        machine, budget = self._machine, self._service.budget
+        while not self._is_interrupted:
             try:
                 self._start_requests()
                 room = machine.room_needed
@@ -253,7 +270,7 @@ class Link:
                 room = 0
             if self._closing:
                 if machine.is_idle and not self._unsent:
-                    return
+                    return False
                 await self._wait()
                 continue
             if room:
@@ -263,23 +280,25 @@ class Link:
                 finally:
                     budget.leave(self)  # who has ended must not keep its place
                 machine.make_room()
-                self._large_since = trio.current_time()
+                self._large_since = self._now()
                 continue  # meanwhile it may have been told to close
             buffer = machine.get_buffer()
             if not len(buffer):
                 await self._wait()
                 continue
-            with trio.CancelScope() as self._reading:
-                count = await self._stream.receive_into(buffer)
-                if not count:
-                    return
-                self._heard = trio.current_time()
-                machine.received(count)
-                del buffer  # a large frame's memory is used again only when nobody looks at it
-            # A read that is cancelled may have received already, into the buffer as it was.
-            if self._reading.cancelled_caught and self._may_shrink(trio.current_time()):
-                self._shrink()
-            self._reading = None
+            self._is_receiving = True
+            count = await self._stream.receive_into(buffer)
+            self._is_receiving = False
+            if not count:
+                return False
+            self._heard = self._now()
+            machine.received(count)
+            del buffer  # a large frame's memory is used again only when nobody looks at it
+        return True
+
+    def _interrupt(self) -> None:
+        self._is_interrupted = True
+        self._reading.cancel()
 
     async def _wait(self) -> None:
         """Until something is answered or sent."""
@@ -288,12 +307,12 @@ class Link:
 
     def _wake(self) -> None:
         self._changed.set()
-        if self._reading is not None and (self._closing or self._machine.has_unparsed):
-            self._reading.cancel()
+        if self._is_receiving and (self._closing or self._machine.has_unparsed):
+            self._interrupt()
 
     def _start_requests(self) -> None:
         # What is answered at once leaves at the end of a turn, and only then may the next request start.
-        while self._start_some():
+        while self._start_some() and self._machine.has_unparsed:
             pass
 
     def _start_some(self) -> bool:
@@ -304,7 +323,7 @@ class Link:
                 if request is None:
                     break
                 has_started = True
-                request.begun = trio.current_time()
+                request.begun = self._now()
                 try:
                     self._start(request)
                 except MalformedError:
@@ -431,16 +450,24 @@ class Link:
 
     # Answers
 
-    def _produced(self, request: Request, answer: Struct | None, pause: int) -> None:
+    def _produced(self, request: Request, answer: Struct | None, error: int) -> None:
         if answer is None:
             self.close("a produce request without acknowledgement has failed")
-        self._answer(request, answer if request.wants_answer else None, request.version)
+        self._tell(request, answer if request.wants_answer else None, request.version, error)
 
-    def _fetched(self, request: Request, answer: Struct, parts: Sequence[Part], pause: int) -> None:
-        self._answer(request, answer, request.version, parts)
+    def _fetched(self, request: Request, answer: Struct, parts: Sequence[Part], error: int) -> None:
+        self._tell(request, answer, request.version, error, parts)
 
-    def _answer(
-        self, request: Request, answer: Struct | None, version: int, records: Sequence[Part] = ()
+    def _answer(self, request: Request, answer: Struct | None, version: int) -> None:
+        self._tell(request, answer, version, first_error(answer) if answer is not None else 0)
+
+    def _tell(
+        self,
+        request: Request,
+        answer: Struct | None,
+        version: int,
+        error: int,
+        records: Sequence[Part] = (),
     ) -> None:
         parts: list[Part] = []
         if answer is not None:
@@ -449,18 +476,17 @@ class Link:
             for piece, record in zip(pieces[1:], records, strict=True):
                 parts += (record, piece)
         self._machine.answer(request, parts)
-        self._count(request, answer)
+        self._count(request, error)
         if self._turn.is_open:
             self._turn.note(self)
         else:
             self.flush()
 
-    def _count(self, request: Request, answer: Struct | None) -> None:
-        error = first_error(answer) if answer is not None else 0
+    def _count(self, request: Request, error: int) -> None:
         self._links.counts.answered(
             request.api,
             name_of(error) if error else NONE,
-            trio.current_time() - request.begun,
+            self._now() - request.begun,
             request.size,
             request.answer_size,
         )
@@ -472,7 +498,7 @@ class Link:
         parts = self._machine.take_answers()
         if parts:
             if not self._unsent:
-                self._moved = trio.current_time()
+                self._moved = self._now()
                 try:
                     sent = self._stream.send_now(parts)
                 except TransportError as error:
@@ -493,7 +519,7 @@ class Link:
                 await self._writer.wait()
             parts, before = list(self._unsent), len(self._unsent)
             await self._stream.send(parts)
-            self._moved = trio.current_time()
+            self._moved = self._now()
             del self._unsent[:before]
             self._wake()
 

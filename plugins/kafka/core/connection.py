@@ -163,7 +163,9 @@ class Connection:
             self._expects_large = False
         if here == size or (self._is_filled and size < MOST_BUFFER):
             self._grow(size, here)
-        elif self._start and (not here or 2 * self._end > size):
+        elif self._start and not here:
+            self._start, self._end, self._is_filled = 0, 0, False
+        elif self._start and 2 * self._end > size:
             self._resize(size)
         return self._view[self._end :]
 

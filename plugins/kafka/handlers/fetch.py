@@ -34,7 +34,7 @@ _part, _question = _Response.PartitionData.of, maker(m.FetchPartition)
 
 Key = tuple[str, int]
 Done = Callable[[Struct, Sequence[Part], int], None]
-"""Called with the answer, the ranges for its records, and for how long the client is to pause."""
+"""Called with the answer, the ranges for its records, and an error that the answer tells, 0 if it tells none."""
 
 
 @attrs.define(eq=False)
@@ -59,11 +59,11 @@ class _Asked:
     def came(self, answer: Answer | ServiceError) -> None:
         """The node's answer."""
         if isinstance(answer, ServiceError):
-            self.done(_Response(error_code=answer.code), (), 0)
+            self.done(_Response(error_code=answer.code), (), answer.code)
             return
         response: m.FetchResponse = answer.message  # type: ignore[assignment]
         if response.error:
-            self.done(_Response(error_code=response.error), (), response.throttle_time_ms)
+            self.done(_Response(error_code=response.error), (), response.error)
             return
         found = {(each.topic, each.partition): each for each in response.partitions}
         self.transactions = {(each.topic, each.partition): each for each in response.transactions or ()}
@@ -78,6 +78,7 @@ class _Asked:
         topics: dict[Any, tuple[list[Struct], list[Part]]] = {}
         leaders: dict[int, None] = {}
         is_full = self.is_full
+        error = 0
         # Of the partitions of a session, those of one topic need not be next to each other.
         topic: Any = None
         partitions: list[Struct] = []
@@ -96,6 +97,7 @@ class _Asked:
                     topics[topic] = [], []
                 partitions, records = topics[topic]
             partitions.append(part)
+            error = error or part.error_code
             if part.records:
                 records.append(ranges[place])
         named_by = "topic_id" if self.version >= BY_ID else "topic"
@@ -110,7 +112,7 @@ class _Asked:
                 for node in leaders
                 if (at := brokers.get(node)) is not None
             ]
-        self.done(told, [each for _, records in topics.values() for each in records], pause)
+        self.done(told, [each for _, records in topics.values() for each in records], error)
 
     def _has_news(self, key: Any, part: Struct) -> bool:
         """Whether an answer within a session has to name a partition without records."""
@@ -208,10 +210,12 @@ def start(client: Client, request: Struct, version: int, done: Done) -> None:
     try:
         session, questions, is_full = _questions(client, request, version)
     except UnknownSessionError:
-        done(_Response(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND), (), 0)
+        error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        done(_Response(error_code=error), (), error)
         return
     except WrongEpochError:
-        done(_Response(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH), (), 0)
+        error = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        done(_Response(error_code=error), (), error)
         return
     asked = _Asked(client, request, version, session, questions, is_full, done)
     replica = request.replica_id if version < 15 else request.replica_state.replica_id

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.making import maker
 from insync.replication.node.authorisation import Operation
 from insync.replication.node.service import Answer, ServiceError
 from insync.transport import Payload
@@ -21,9 +22,11 @@ LEAST, MOST = 3, 13
 _HEADER, _MAGIC, _ATTRIBUTES = 61, 16, 22
 _ZSTD, _ZSTD_SINCE = 4, 7
 _Response = message("ProduceResponse")
+_topic_of, _part_of = _Response.TopicProduceResponse.of, _Response.PartitionProduceResponse.of
+_produce, _append = maker(m.ProduceRequest), maker(m.ProducePartition)
 
 Done = Callable[[Struct | None, int], None]
-"""Called with the answer, or None if the connection is to be closed, and for how long the client is to pause."""
+"""Called with the answer, or None if the connection is to be closed, and the first error in it, 0 without one."""
 
 
 class FramePayload:
@@ -101,13 +104,13 @@ def start(
             pause = response.throttle_time_ms
             for result in response.partitions:
                 results[result.topic, result.partition] = result
-        done(_answer(client, request, wanted, results, version, pause), pause)
+        done(*_answer(client, request, wanted, results, version, pause))
 
     if not sent:
         release()
-        done(_answer(client, request, wanted, results, version, 0), 0)
+        done(*_answer(client, request, wanted, results, version, 0))
         return
-    asked = m.ProduceRequest(
+    asked = _produce(
         acks=request.acks,
         timeout_ms=max(0, request.timeout_ms),
         client_id=client.client_id,
@@ -117,7 +120,7 @@ def start(
             transactional_id=request.transactional_id, version=version_of(Api.PRODUCE, version)
         ),
         partitions=[
-            m.ProducePartition(topic=each.topic, partition=each.partition, size=each.place[1])
+            _append(topic=each.topic, partition=each.partition, size=each.place[1])
             for each in sent
             if each.place is not None
         ],
@@ -206,23 +209,23 @@ def _answer(
     results: dict[tuple[str, int], m.ProduceResult],
     version: int,
     pause: int,
-) -> Struct | None:
-    response = _Response(throttle_time_ms=pause)
-    failed = False
+) -> tuple[Struct | None, int]:
+    response = _Response.of(throttle_time_ms=pause)
+    first_error = 0
     each = iter(wanted)
     leaders: dict[int, None] = {}
     for topic in request.topic_data:
-        told = _Response.TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
+        told = _topic_of(name=topic.name, topic_id=topic.topic_id)
         for _ in topic.partition_data:
             part = next(each)
             result = results.get((part.topic, part.partition)) if not part.error else None
-            error = part.error if result is None else result.error
-            failed = failed or error != ErrorCode.NONE
-            told.partition_responses.append(_partition(part, result, version, leaders))
+            answered = _partition(part, result, version, leaders)
+            first_error = first_error or answered.error_code
+            told.partition_responses.append(answered)
         response.responses.append(told)
     if request.acks == 0:
         # Nobody reads an answer: a connection that ends is how the client hears that it is to look for the leader.
-        return None if failed else response
+        return (None if first_error else response), 0
     if version >= 10 and leaders:
         brokers = client.directory.brokers(client.view)
         response.node_endpoints = [
@@ -230,23 +233,23 @@ def _answer(
             for node in leaders
             if (found := brokers.get(node)) is not None
         ]
-    return response
+    return response, first_error
 
 
 def _partition(
     part: _Wanted, result: m.ProduceResult | None, version: int, leaders: dict[int, None]
 ) -> Struct:
     if result is None:
-        return _Response.PartitionProduceResponse(
+        return _part_of(
             index=part.partition,
             error_code=part.error or ErrorCode.UNKNOWN_SERVER_ERROR,
             base_offset=-1,
             error_message=part.message or None,
         )
-    error = known_error(Api.PRODUCE, version, result.error)
+    error = result.error and known_error(Api.PRODUCE, version, result.error)
     if error == ErrorCode.KAFKA_STORAGE_ERROR and version < 4:
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    told = _Response.PartitionProduceResponse(
+    told = _part_of(
         index=part.partition,
         error_code=error,
         base_offset=result.base_offset,
