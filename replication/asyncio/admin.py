@@ -46,8 +46,8 @@ class Admin(UserAdmin):
     async def create_topic(
         self,
         name: str,
-        partitions: int = 1,
-        replication_factor: int = 3,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
         config: Mapping[str, Value] | None = None,
         *,
         exist_ok: bool = False,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from ..core.wording import counted
 from .clusters import Flag, Json, print_json
 from .errors import CommandError, UsageError
 
@@ -205,8 +206,10 @@ def _say(done: str, told: list[AdoptedFolder], planned: Adoption | None, json: b
     if json:
         print_json(line)
         return
-    print(f"{done}: cluster {line['cluster_id']}, nodes {', '.join(map(str, brokers))}, {logs} logs")
+    print(
+        f"{done}: cluster {line['cluster_id']}, nodes {', '.join(map(str, brokers))}, {counted(logs, 'log')}"
+    )
     if planned is not None:
-        print(f"{len(planned.topics)} topics with {len(planned.leaders)} partitions")
+        print(f"{counted(len(planned.topics), 'topic')} with {counted(len(planned.leaders), 'partition')}")
         for each in planned.without_effect:
             print(f"a setting without effect here was left out: {each}", file=sys.stderr)

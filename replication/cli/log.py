@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import attrs
 from cyclopts import App, Parameter
 
+from ..core.wording import counted
 from .clusters import Json, as_text, print_json
 from .errors import EXIT_FAILURE, CommandError
 
@@ -93,8 +94,10 @@ def verify(
         for defect in found.defects:
             print(defect)
         print(
-            f"{found.partitions} partitions, {found.segments} segments, {found.batches} batches, {found.records} "
-            f"records, {found.bytes} bytes, {found.index_entries} index entries: {len(found.defects)} defects"
+            f"{counted(found.partitions, 'partition')}, {counted(found.segments, 'segment')}, "
+            f"{counted(found.batches, 'batch', 'batches')}, {counted(found.records, 'record')}, "
+            f"{counted(found.bytes, 'byte')}, {counted(found.index_entries, 'index entry', 'index entries')}: "
+            f"{counted(len(found.defects), 'defect')}"
         )
     return EXIT_FAILURE if found.defects else 0
 
@@ -185,8 +188,12 @@ def _print_recovered(report: dict[str, Any]) -> None:
     if report["clean"]:
         print(f"{name}: clean, {held}")
         return
-    cut = f", cut {report['bytes_cut']} bytes ({report['cut_reason']})" if report["bytes_cut"] else ""
-    print(f"{name}: {report['batches_scanned']} batches scanned{cut}, {held}")
+    cut = (
+        f", cut {counted(report['bytes_cut'], 'byte')} ({report['cut_reason']})"
+        if report["bytes_cut"]
+        else ""
+    )
+    print(f"{name}: {counted(report['batches_scanned'], 'batch', 'batches')} scanned{cut}, {held}")
 
 
 # Progress

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter, validators
 
+from ..core.wording import counted
 from .clusters import Json, Servers, known, print_json
 from .errors import EXIT_FAILURE, CommandError
 
@@ -92,9 +93,11 @@ def _print(found: list[dict[str, Any]]) -> None:
             continue
         for directory in node["log_dirs"]:
             state = (
-                f"OFFLINE: {directory['error']}" if directory["error"] else f"{directory['size_bytes']} bytes"
+                f"OFFLINE: {directory['error']}"
+                if directory["error"]
+                else counted(directory["size_bytes"], "byte")
             )
             print(f"node {node['node_id']} {directory['path']}: {state}")
             for each in directory["replicas"]:
                 behind = f", lag {each['lag']}" if each["lag"] else ""
-                print(f"  {each['topic']}-{each['partition']}: {each['size_bytes']} bytes{behind}")
+                print(f"  {each['topic']}-{each['partition']}: {counted(each['size_bytes'], 'byte')}{behind}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import attrs
 from cyclopts import Parameter, validators
 
+from ..core.wording import counted
 from .clusters import Json, Servers, known, moment, print_json, warnings_shown
 from .errors import CommandError, UsageError
 
@@ -85,7 +86,7 @@ def produce(
         if json:
             print_json({"topic": topic, "records": sent})
         else:
-            print(f"{sent} records written to {topic}")
+            print(f"{counted(sent, 'record')} written to {topic}")
 
     return run(produce_it)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import attrs
 from cyclopts import Parameter, validators
 
+from ..core.wording import counted
 from .clusters import Flag, Json, Servers, known, print_json
 from .elect import print_outcomes
 from .errors import EXIT_FAILURE, UsageError
@@ -177,13 +178,13 @@ async def _until_moved(
     said = ""
     while moves := await admin.list_partition_reassignments(topics):
         most = max(most, len(moves))
-        line = f"{most - len(moves)} of {most} partitions moved, {await _copied(admin, moves)}"
+        line = f"{most - len(moves)} of {counted(most, 'partition')} moved, {await _copied(admin, moves)}"
         if line != said:
             print(f"insync: {line}", file=sys.stderr, flush=True)
             said = line
         await trio.sleep(_LOOK_EVERY)
     if most:
-        print(f"insync: {most} of {most} partitions moved", file=sys.stderr, flush=True)
+        print(f"insync: {most} of {counted(most, 'partition')} moved", file=sys.stderr, flush=True)
     if throttle is not None and not await admin.list_partition_reassignments():
         await admin.alter_quotas("node", "", remove=THROTTLES)
 

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import attrs
 from cyclopts import Parameter, validators
 
+from ..core.wording import counted
 from ..simulation import (
     FAULTS,
     Replay,
@@ -254,11 +255,11 @@ def _text(total: Sums, seconds: float) -> str:
     figures = _figures(total)
     seen = ", ".join(f"{label} in {count}" for label, count in figures["faults"].items())
     return (
-        f"{total.seeds} seeds, {total.events} events in {seconds:.1f} s "
+        f"{counted(total.seeds, 'seed')}, {total.events} events in {seconds:.1f} s "
         f"({figures['events_per_second']} events a second on each core)\n"
-        f"{total.committed_records} records committed, {total.elections} elections, {total.isr_changes} ISR "
-        f"changes, {total.truncations} truncations, {total.crashes} crashes, {total.cuts} cut networks\n"
-        f"faults: {seen}\n{len(total.violations)} violations"
+        f"{counted(total.committed_records, 'record')} committed, {total.elections} elections, "
+        f"{total.isr_changes} ISR changes, {total.truncations} truncations, {total.crashes} crashes, "
+        f"{total.cuts} cut networks\nfaults: {seen}\n{counted(len(total.violations), 'violation')}"
     )
 
 
@@ -291,8 +292,9 @@ def _replay(replay: Replay, *, json_output: bool, service: str) -> int:
 def _print_trace(result: Result) -> None:
     script = result.script
     print(
-        f"seed {result.seed} with {len(script.schedule)} faults and {len(script.mishaps)} mishaps of single "
-        f"messages and writes; the last of {len(result.trace)} lines:",
+        f"seed {result.seed} with {counted(len(script.schedule), 'fault')} and "
+        f"{counted(len(script.mishaps), 'mishap')} of single messages and "
+        f"writes; the last of {len(result.trace)} lines:",
         file=sys.stderr,
     )
     for line in result.trace[-TRACE_LINES:]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..core.control.internal_topics import STANDARD
+from ..core.wording import counted
 from .clusters import Json, Servers, known, print_json
 
 SILENT_MS = 2_000
@@ -180,13 +181,13 @@ def _lag(reports: Sequence[NodeReport]) -> tuple[dict[int, int], dict[int, int]]
 def _print(seen: dict[str, Any]) -> None:
     controller = seen["controller_id"] if seen["controller_id"] >= 0 else "none"
     print(f"cluster {seen['cluster_id']}: controller {controller}, ", end="")
-    print(f"{seen['topics']} topics, {seen['partitions']} partitions")
+    print(f"{counted(seen['topics'], 'topic')}, {counted(seen['partitions'], 'partition')}")
     for node in seen["nodes"]:
         health = "alive" if node["alive"] else f"DOWN: {node['error']}"
         # Without the host that local addresses carry for programs (--json has it): for people it is noise.
         places = ", ".join(url.partition("?")[0] for url in node["endpoints"])
-        unknown = f" ({node['lag_unknown']} replicas unknown)" if node["lag_unknown"] else ""
-        held = f"leads {node['leads']}, {node['replicas']} replicas, lag {node['lag']}{unknown}"
+        unknown = f" ({counted(node['lag_unknown'], 'replica')} unknown)" if node["lag_unknown"] else ""
+        held = f"leads {node['leads']}, {counted(node['replicas'], 'replica')}, lag {node['lag']}{unknown}"
         print(f"node {node['node_id']}{' ' if places else ''}{places}: {held}; {health}")
     for each in seen["under_replicated"]:
         print(f"under-replicated: {each['partition']}, ISR {each['isr']} of {each['replicas']}")

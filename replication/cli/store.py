@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App
 
+from ..core.wording import counted
 from .clusters import Flag, Json, print_json
 from .errors import EXIT_FAILURE, CommandError, UsageError
 
@@ -165,7 +166,7 @@ def repair(*evidence: Path, store: str, json: Json = False) -> int:
         if json:
             print_json(told)
         else:
-            print(f"{len(done.leaders)} partitions will be led by their most complete logs")
+            print(f"{counted(len(done.leaders), 'partition')} will be led by their most complete logs")
             for name in done.topics_found:
                 print(f"topic {name} was unknown to the store; {_settings_now(name)}")
             for each in done.without_log:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import attrs
 from cyclopts import App, Parameter, validators
 
+from ..core.wording import counted
 from .clusters import Flag, Json, Servers, known, print_json
 from .errors import UsageError
 
@@ -26,8 +27,8 @@ def create(
     name: str,
     /,
     *,
-    partitions: Annotated[int, _AtLeastOne] = 1,
-    replication_factor: Annotated[int, _AtLeastOne] = 3,
+    partitions: Annotated[int | None, Parameter(show_default="1"), _AtLeastOne] = None,
+    replication_factor: Annotated[int | None, Parameter(show_default="3"), _AtLeastOne] = None,
     config: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
     assignment: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
     validate_only: Flag = False,
@@ -49,17 +50,32 @@ def create(
     config
         A setting of the topic as name=value, repeatable; `insync config` shows all of a topic and changes them.
     assignment
-        The nodes of one partition, the preferred leader first, such as 1,2,3; once for each partition, in the place
-        of both numbers.
+        The nodes of one partition, the preferred leader first, such as 1,2,3; once for each partition. Leave out
+        --partitions and --replication-factor then, or let them agree.
     validate_only
         Say whether the topic could be created, and create nothing.
     """
     from .running import run
 
     settings = dict(setting(each) for each in config)
-    places = list(map(_nodes, assignment)) or None
-    if places is not None:
-        partitions, replication_factor = len(places), len(places[0])
+    places = list(map(_nodes, assignment))
+    if partitions is None:
+        partitions = len(places) or 1
+    elif places and len(places) != partitions:
+        raise UsageError(
+            f"--assignment is given for {counted(len(places), 'partition')}, and --partitions is {partitions}: "
+            "leave --partitions out, or give --assignment once for each partition"
+        )
+    if replication_factor is None:
+        replication_factor = len(places[0]) if places else 3
+    elif any(len(each) != replication_factor for each in places):
+        wrong = next(
+            text for text, each in zip(assignment, places, strict=True) if len(each) != replication_factor
+        )
+        raise UsageError(
+            f"--assignment {wrong}: --replication-factor is {replication_factor}: leave it out, or name as "
+            "many nodes for each partition"
+        )
 
     async def create_it() -> None:
         from ..client import Admin
@@ -70,14 +86,16 @@ def create(
                 partitions,
                 replication_factor,
                 settings,
-                assignments=places,
+                assignments=places or None,
                 validate_only=validate_only,
             )
         done = "could create" if validate_only else "created"
         if json:
             print_json({"topic": name, "topic_id": topic_id or None, "created": not validate_only})
         else:
-            print(f"{done} topic {name}: {partitions} partitions, replication factor {replication_factor}")
+            print(
+                f"{done} topic {name}: {counted(partitions, 'partition')}, replication factor {replication_factor}"
+            )
 
     return run(create_it)
 
@@ -219,7 +237,7 @@ def grow(
         if json:
             print_json({"topic": name, "partitions": partitions})
         else:
-            print(f"topic {name} has {partitions} partitions")
+            print(f"topic {name} has {counted(partitions, 'partition')}")
 
     return run(grow_it)
 
@@ -335,7 +353,8 @@ def _replica(node: int, in_sync: bool, told: ReplicaInfo | None, reason: str, si
 def _print(topic: TopicInfo, partitions: Sequence[dict[str, Any]]) -> None:
     settings = ", ".join(f"{name}={value}" for name, value in topic.config.items())
     print(
-        f"topic {topic.name}: {len(topic.partitions)} partitions, replication factor {topic.replication_factor}"
+        f"topic {topic.name}: {counted(len(topic.partitions), 'partition')}, "
+        f"replication factor {topic.replication_factor}"
     )
     print(f"  id {topic.topic_id}\n  {settings}")
     for each in partitions:
@@ -381,7 +400,7 @@ def _replica_line(state: dict[str, Any]) -> str:
     if "log_end_offset" in state:
         parts.append(
             f"epoch {state['leader_epoch']}, LEO {state['log_end_offset']}, HW {state['high_watermark']}, "
-            f"begins at {state['log_start_offset']}, {state['size_bytes']} bytes"
+            f"begins at {state['log_start_offset']}, {counted(state['size_bytes'], 'byte')}"
         )
     if state["in_sync"] and state["error"]:
         parts.append(state["error"])

@@ -197,5 +197,8 @@ def _first_line(source: TextIO, where: str) -> str:
 def _line(text: str, where: str) -> str:
     password = text.removesuffix("\n").removesuffix("\r")
     if not password:
-        raise UsageError(f"{where} has no password in its first line")
+        raise UsageError(
+            f"{where} has no password in its first line: run the command in a terminal to be asked for it, "
+            "pipe it in, or name a file with --password-file"
+        )
     return password

@@ -17,6 +17,7 @@ from ...storage.batch import (
     build_batch_into,
     restamp_producer,
 )
+from ..core.wording import counted
 from ._buffers import LARGE, Buffers
 from .delivery import Delivery, OnDelivery, RecordMetadata
 from .errors import ClientError
@@ -179,7 +180,7 @@ class Batch:
 
     def __del__(self) -> None:
         if self.error is not None and not self.looked_at:
-            log_unseen(f"{self.count} records for {self.topic}-{self.partition}", self.error)
+            log_unseen(f"{counted(self.count, 'record')} for {self.topic}-{self.partition}", self.error)
 
     def metadata(self, index: int) -> RecordMetadata:
         self.looked_at = True

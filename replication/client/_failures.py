@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..core import messages as m
 from ..core.errors import ErrorCode
+from ..core.wording import counted
 from ._batch import Batch
 from .errors import BatchError, Outcome, ServerError
 
@@ -11,7 +12,7 @@ from .errors import BatchError, Outcome, ServerError
 def unmade(batch: Batch, error: Exception, outcome: Outcome = "absent") -> BatchError:
     """The bytes of a batch, or of its request, could not be made or handed over."""
     failure = BatchError(
-        f"{batch.topic}-{batch.partition}: a batch of {batch.count} records could not be built or sent: "
+        f"{batch.topic}-{batch.partition}: a batch of {counted(batch.count, 'record')} could not be built or sent: "
         f"{error!r}; correct the cause; `outcome` says whether the batch may be in the log",
         outcome="unknown" if batch.maybe_written else outcome,
     )

@@ -14,6 +14,7 @@ from .. import wire
 from ..core import messages as m
 from ..core.errors import ErrorCode
 from ..core.types import CONSUMER, NO_EPOCH, NO_LEADER, EpochEnd, PartitionId
+from ..core.wording import counted
 from ._cluster import NOBODY, Cluster, Leader
 from ._corrupt import Skips, end_of_unreadable, sound_prefix
 from ._isolation import Chunk, committed
@@ -422,7 +423,7 @@ class Fetcher:
             self._retry(reading, leader)
             return
         reading.waited_for = leader
-        said = f"node {poll.node_id} sent a corrupt batch {reading.corrupt} times ({wrong})"
+        said = f"node {poll.node_id} sent a corrupt batch {counted(reading.corrupt, 'time')} ({wrong})"
         behind = end_of_unreadable(data, at, reading.high_watermark)
         if self._settings.on_corrupt == "skip":
             reading.corrupt = 0

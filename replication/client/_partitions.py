@@ -14,6 +14,7 @@ from ..core.control.draining import drained
 from ..core.control.topics import assign
 from ..core.errors import ErrorCode
 from ..core.types import PartitionId
+from ..core.wording import counted
 from . import _arguments as given
 from ._client import Client
 from .errors import ServerError, error_for
@@ -162,7 +163,7 @@ class PartitionAdmin(Client):
             raise error_for(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"topic {topic!r}",
-                f"{factor} replicas of each partition cannot be on the nodes {wanted}, of which "
+                f"{counted(factor, 'replica')} of each partition cannot be on the nodes {wanted}, of which "
                 f"{sorted(racks)} are alive: name at least {factor} that are",
             )
         placed = assign(racks, len(info.partitions), factor, 0)

@@ -15,6 +15,7 @@ from ...transport import Connection, DeadlineExceeded, NotAuthorisedError, Respo
 from .. import wire
 from ..core import messages as m
 from ..core.errors import ErrorCode
+from ..core.wording import counted
 from ._accumulator import Accumulator
 from ._batch import Batch, ProducerIdentity
 from ._buffers import Buffers
@@ -546,7 +547,7 @@ class Sender:
             queue.open = None
         outcome: Outcome = "unknown" if batch.maybe_written or flying else "absent"
         error = DeliveryTimeoutError(
-            f"{queue}: {batch.count} records not acknowledged within "
+            f"{queue}: {counted(batch.count, 'record')} not acknowledged within "
             f"delivery_timeout_ms={self._settings.delivery_timeout_ms}; {self._trouble(queue, batch)}",
             outcome=outcome,
         )

@@ -151,8 +151,8 @@ class Admin(TransactionAdmin):
     async def create_topic(
         self,
         name: str,
-        partitions: int = 1,
-        replication_factor: int = 3,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
         config: Mapping[str, Value] | None = None,
         *,
         exist_ok: bool = False,
@@ -166,27 +166,31 @@ class Admin(TransactionAdmin):
 
         Args:
           name: 1 to 249 letters, digits, dots, underscores and hyphens.
-          partitions: The number of partitions, at least 1.
-          replication_factor: Replicas of each partition; at most the number of living nodes.
+          partitions: The number of partitions, at least 1. None: as many as `assignments`, or 1.
+          replication_factor: Replicas of each partition; at most the number of living nodes. None: as many as
+            `assignments` names, or 3.
           config: Settings of the topic (fields of `insync.replication.core.control.records.TopicConfig`).
           exist_ok: Accept an existing topic of that name, regardless of its partitions and settings.
-          assignments: For each partition the nodes of its replicas, in order of preference; replaces both numbers.
-            None: the controller chooses.
+          assignments: For each partition the nodes of its replicas, in order of preference. Either number may be
+            given beside it, and must then agree with it. None: the controller chooses.
           validate_only: Create nothing and return an empty text, but raise the same errors.
 
         Raises:
           TopicExistsError: A topic of that name exists, and `exist_ok` is not set.
           InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidConfigError: That
-            argument is invalid.
-          InvalidReplicaAssignmentError: Replicas cannot be placed as `assignments` says.
+            argument is invalid, or the number of partitions contradicts `assignments`.
+          InvalidReplicaAssignmentError: Replicas cannot be placed as `assignments` says, or are not
+            `replication_factor` for each partition.
           TopicNotReadyError: It is created, but after `request_timeout_ms` some partitions accept no writes.
           RequestTimeoutError: No controller answered in time; the topic may exist nevertheless.
         """
         self._check_open()
         exist_ok = given.flag("exist_ok", exist_ok)
         places = [] if assignments is None else given.assignments("assignments", assignments)
-        if places:
-            partitions, replication_factor = len(places), len(places[0])
+        if partitions is None:
+            partitions = len(places) or 1
+        if replication_factor is None:
+            replication_factor = len(places[0]) if places else 3
         request = m.CreateTopicRequest(
             name=given.text("name", name),
             partitions=given.whole("partitions", partitions),

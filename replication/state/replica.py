@@ -18,6 +18,7 @@ from ..client.consumer import Consumer
 from ..client.errors import InvalidArgumentError, RequestTimeoutError
 from ..client.producer import Producer
 from ..core.types import PartitionId, Value
+from ..core.wording import counted
 from ._applying import Answer
 from ._copy import Change, Copy
 from ._entries import MOST_NAME
@@ -142,8 +143,9 @@ class Replica:
         topic, snapshots = await admin.describe_topics([name, f"{name}.snapshots"])
         if self._partitions is not None and len(topic.partitions) != self._partitions:
             raise StateError(
-                f"topic {name!r} has {len(topic.partitions)} partitions, and {self._partitions} shards are asked "
-                "for: keys would be looked for where they are not; open it with as many shards as it has"
+                f"topic {name!r} has {counted(len(topic.partitions), 'partition')}, and "
+                f"{counted(self._partitions, 'shard')} asked for: keys would be looked for where they are not; "
+                "open it with as many shards as it has"
             )
         if topic.config["cleanup_policy"] != "delete" or topic.config["retention_ms"] != -1:
             raise StateError(

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter, validators
 
+from insync.replication.core.wording import counted
+
 from ....replication.cli.clusters import Json, Servers, known, print_json
 from ....replication.cli.errors import EXIT_FAILURE, UsageError
 from .errors import PipelineError
@@ -84,10 +86,12 @@ def _print_audit(report: AuditReport) -> None:
     if report.defect_count > len(report.defects):
         print(f"... {report.defect_count} defects in all")
     print(
-        f"{report.partitions} partitions, {report.replicas} replicas, {report.segments} segments, "
-        f"{report.batches} batches, {report.records} records, {report.bytes} bytes at "
-        f"{report.mb_per_s:.0f} MB/s; {report.offsets_compared} offsets compared: "
-        f"{report.defect_count} defects, {len(report.differences)} differences"
+        f"{counted(report.partitions, 'partition')}, {counted(report.replicas, 'replica')}, "
+        f"{counted(report.segments, 'segment')}, "
+        f"{counted(report.batches, 'batch', 'batches')}, {counted(report.records, 'record')}, "
+        f"{counted(report.bytes, 'byte')} at "
+        f"{report.mb_per_s:.0f} MB/s; {counted(report.offsets_compared, 'offset')} compared: "
+        f"{counted(report.defect_count, 'defect')}, {counted(len(report.differences), 'difference')}"
     )
 
 
@@ -148,7 +152,7 @@ def load(
     if json:
         print_json(report.as_dict())
     else:
-        print(f"{report.records} records, {report.bytes} bytes written to {topic}")
+        print(f"{counted(report.records, 'record')}, {counted(report.bytes, 'byte')} written to {topic}")
     return 0
 
 
@@ -210,8 +214,10 @@ def export(
     if json:
         print_json(report.as_dict())
     else:
-        lost = f"; {report.lost} offsets were deleted before" if report.lost else ""
-        print(f"{report.rows} records in {report.files} files written to {target}{lost}")
+        lost = f"; {counted(report.lost, 'offset')} were deleted before" if report.lost else ""
+        print(
+            f"{counted(report.rows, 'record')} in {counted(report.files, 'file')} written to {target}{lost}"
+        )
     return 0
 
 
@@ -270,8 +276,8 @@ def dedupe(
     before = ", by an earlier run" if report.written_before else ""
     written = f"; written to {report.written_to}{before}" if report.written_to else ""
     print(
-        f"{report.records} records, {report.unidentified} of them without {by}: {report.duplicates} duplicates, "
-        f"{report.kept} kept{written}"
+        f"{counted(report.records, 'record')}, {report.unidentified} of them without {by}: "
+        f"{counted(report.duplicates, 'duplicate')}, {report.kept} kept{written}"
     )
     return 0
 
@@ -316,7 +322,7 @@ def stats(
         print_json(report.as_dict())
         return 0
     for each in report.top_keys:
-        print(f"{each.text}: {each.records} records, {each.bytes} bytes")
+        print(f"{each.text}: {counted(each.records, 'record')}, {counted(each.bytes, 'byte')}")
     print(f"{report.name}: {summary(report)}")
     return 0
 

@@ -14,6 +14,7 @@ import attrs
 from .. import messages as m
 from ..errors import ErrorCode
 from ..types import NO_LEADER, PartitionId
+from ..wording import counted
 from . import given_assignments, internal_topics, quotas, topic_changes, transitions, users
 from .capacity import check_room, room
 from .elections import POLICIES, AskLogs, Elect, Policy, Situation, most_complete
@@ -189,7 +190,9 @@ def within(
         else:
             fits = half
     return refusal(
-        request, ErrorCode.INVALID_PARTITIONS, f"{text}: a topic can have at most {fits} partitions there"
+        request,
+        ErrorCode.INVALID_PARTITIONS,
+        f"{text}: a topic can have at most {counted(fits, 'partition')} there",
     )
 
 
@@ -231,8 +234,9 @@ def _create_topic(request: m.CreateTopicRequest, topic_id: str, known: Knowledge
             if len(request.assignments) != request.partitions:
                 raise TopicError(
                     ErrorCode.INVALID_PARTITIONS,
-                    f"topic {request.name!r} asks for {request.partitions} partitions, but has assignments "
-                    f"for {len(request.assignments)}",
+                    f"topic {request.name!r} asks for {counted(request.partitions, 'partition')}, and assignments "
+                    f"are given for {len(request.assignments)}: leave the number out, or give one assignment for "
+                    "each partition",
                 )
             given_assignments.check(request.name, request.assignments, request.replication_factor, view)
         else:

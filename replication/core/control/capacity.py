@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ..errors import ErrorCode
+from ..wording import counted
 from .topics import TopicError, assign
 from .view import ClusterView
 
@@ -41,7 +42,7 @@ def check_room(name: str, replication_factor: int, partitions: int, view: Cluste
         )
         raise TopicError(
             ErrorCode.INVALID_PARTITIONS,
-            f"topic {name!r} asks for {partitions} new partitions of {replication_factor} replicas, but only "
-            f"{fits} fit on the nodes that are alive ({told}): ask for at most {fits}, start more nodes, or raise "
-            "max_partitions_per_node",
+            f"topic {name!r} asks for {counted(partitions, 'new partition')} of "
+            f"{counted(replication_factor, 'replica')}, but only {fits} can stand on the nodes that are alive "
+            f"({told}): ask for at most {fits}, start more nodes, or raise max_partitions_per_node",
         )

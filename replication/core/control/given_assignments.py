@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..errors import ErrorCode
+from ..wording import counted
 from .capacity import room
 from .topics import TopicError
 from .view import ClusterView
@@ -31,7 +32,8 @@ def check(
             problem = f"{_told(replicas)} names a node twice"
         elif len(replicas) != replication_factor:
             problem = (
-                f"{_told(replicas)} are {len(replicas)} replicas, and the topic has {replication_factor}"
+                f"{_told(replicas)} names {counted(len(replicas), 'node')}, and the replication factor is "
+                f"{replication_factor}: name as many nodes for each partition"
             )
         elif strangers:
             there = ", ".join(map(str, sorted(living))) or "none"
@@ -46,8 +48,8 @@ def check(
         if count > free[node]:
             raise TopicError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"topic {name!r}: node {node} is to take {count} replicas, and takes {max(0, free[node])} more: "
-                "choose other nodes, or raise its max_partitions_per_node",
+                f"topic {name!r}: node {node} is to take {counted(count, 'replica')}, "
+                f"and takes {max(0, free[node])} more: choose other nodes, or raise its max_partitions_per_node",
             )
 
 

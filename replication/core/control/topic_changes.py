@@ -13,6 +13,7 @@ import attrs
 from .. import messages as m
 from ..errors import ErrorCode
 from ..types import PartitionId
+from ..wording import counted
 from . import given_assignments, transitions
 from .capacity import check_room
 from .records import (
@@ -97,14 +98,14 @@ def _grow(topic: TopicRecord, request: m.CreatePartitionsRequest, view: ClusterV
     if count < topic.partitions:
         raise TopicError(
             ErrorCode.INVALID_PARTITIONS,
-            f"topic {topic.name!r} has {topic.partitions} partitions: they cannot become {count}, "
+            f"topic {topic.name!r} has {counted(topic.partitions, 'partition')}: they cannot become {count}, "
             "because that would lose records: request more, or create another topic",
         )
     added = count - topic.partitions
     if request.assignments and len(request.assignments) != added:
         raise TopicError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"topic {topic.name!r} is to have {added} more partitions, but the assignments are for "
+            f"topic {topic.name!r} is to have {counted(added, 'more partition')}, but the assignments are for "
             f"{len(request.assignments)}: give one for each new partition",
         )
     if request.assignments:

@@ -11,6 +11,7 @@ import attrs
 from ..errors import ErrorCode
 from ..messages import CreateTopicRequest
 from ..types import Value
+from ..wording import counted
 from .elections import POLICIES
 from .records import TopicConfig
 
@@ -127,14 +128,14 @@ def check_request(
     if request.partitions < 1:
         raise TopicError(
             ErrorCode.INVALID_PARTITIONS,
-            f"topic {request.name!r} asks for {request.partitions} partitions: ask for 1 or more",
+            f"topic {request.name!r} asks for {counted(request.partitions, 'partition')}: ask for 1 or more",
         )
     if not 1 <= request.replication_factor <= len(live):
         nodes = ", ".join(map(str, live)) or "none"
         raise TopicError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"topic {request.name!r} asks for {request.replication_factor} replicas, but {len(live)} nodes are "
-            f"alive ({nodes}): start more nodes or ask for 1 to {len(live)} replicas",
+            f"topic {request.name!r} asks for {counted(request.replication_factor, 'replica')}, but "
+            f"{_alive(live)} ({nodes}): start more nodes or ask for 1 to {counted(len(live), 'replica')}",
         )
     config = parse_config(request.config, policies)
     if config.min_insync_replicas > request.replication_factor:
@@ -148,13 +149,17 @@ def check_request(
     return config
 
 
+def _alive(live: Collection[int]) -> str:
+    return f"{counted(len(live), 'node')} {'is' if len(live) == 1 else 'are'} alive"
+
+
 def check_count(topic: str, replication_factor: int, live: Collection[int]) -> None:
     """Raises `TopicError` if there are fewer living nodes than replicas."""
     if len(live) < replication_factor:
         raise TopicError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"topic {topic!r} has {replication_factor} replicas of each partition, but only {len(live)} nodes are "
-            "alive: start more",
+            f"topic {topic!r} has {counted(replication_factor, 'replica')} of each partition, but only "
+            f"{_alive(live)}: start more",
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import ErrorCode
+from ..wording import counted
 from . import group_messages as gm
 from . import records as r
 from .classic_state import ClassicPhase, ClassicState
@@ -80,7 +81,7 @@ def delete_group(state: GroupState | None, classic: ClassicState | None, group: 
     if state is None:
         raise GroupRefusal(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group!r}")
     count = members_of(state, classic)
-    refuse_if(count > 0, ErrorCode.NON_EMPTY_GROUP, f"group {group!r} has {count} members")
+    refuse_if(count > 0, ErrorCode.NON_EMPTY_GROUP, f"group {group!r} has {counted(count, 'member')}")
     draft = Draft(state)
     pending = {each for offsets in state.pending.values() for each in offsets}
     for topic, partition in sorted(state.offsets.keys() | pending):

@@ -15,6 +15,7 @@ import trio
 
 from ...core.messages import DescribeNodeResponse, HealthCheck, LogDirectoryInfo
 from ...core.types import PartitionId
+from ...core.wording import counted
 
 if TYPE_CHECKING:
     from .._cluster_state import ClusterState
@@ -149,7 +150,9 @@ class Health:
                 if len(leader.record.isr) < leader.record.min_isr:
                     under.append(partition)
         return _check(
-            "min_isr", _named(under, "led here under min_insync_replicas"), f"{led} partitions led here"
+            "min_isr",
+            _named(under, "led here under min_insync_replicas"),
+            f"{counted(led, 'partition')} led here",
         )
 
     def _in_sync(self) -> HealthCheck:
@@ -178,4 +181,4 @@ def _named(partitions: Iterable[PartitionId], what: str) -> str:
     if not found:
         return ""
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    return f"{len(found)} partitions {what}: {', '.join(map(str, found[:NAMED]))}{more}"
+    return f"{counted(len(found), 'partition')} {what}: {', '.join(map(str, found[:NAMED]))}{more}"

@@ -51,7 +51,7 @@ def test_a_broken_promise_is_printed_stored_and_replayed(
         patch.setattr(LeaderRole, "maximal_isr", lambda self: frozenset())
         assert main(["simulate", "--seeds", "0", "--save", str(file)]) == 1
         found = capsys.readouterr()
-        assert "1 violations" in found.out
+        assert "1 violation\n" in found.out
         assert "seed 0: " in found.err
         assert f"insync simulate --replay {file}" in found.err
         assert main(["simulate", "--replay", str(file), "--json"]) == 1

@@ -108,7 +108,7 @@ def _type(master: int, passwords: list[bytes]) -> bytes:
     ("arguments", "given", "said"),
     [
         (["create", "etl", "--servers", "tcp://127.0.0.1:1"], "\n", "standard input has no password"),
-        (["create", "etl", "--servers", "tcp://127.0.0.1:1"], "", "standard input has no password"),
+        (["create", "etl", "--servers", "tcp://127.0.0.1:1"], "", "or name a file with --password-file"),
         (
             ["create", "etl", "--password-file", "/nowhere", "-s", "tcp://127.0.0.1:1"],
             "",

@@ -74,6 +74,21 @@ async def test_what_is_no_node_no_offset_and_no_assignment_is_refused_by_name():
             await admin.create_topic("new", assignments=[[0], []])
 
 
+async def test_numbers_beside_an_assignment_are_sent_as_they_are_given():
+    """A cluster refuses those that contradict it; here, too, nobody takes one for the other."""
+    asked = []
+
+    def remember(node: FakeNode, request: Any) -> bool:
+        asked.append(wire.decode_request(request.kind, request.body))
+        return False
+
+    async with fake_cluster(nodes=2) as cluster, Admin(cluster.urls) as admin:
+        for name, numbers in (("a", {}), ("b", {"partitions": 3}), ("c", {"replication_factor": 2})):
+            cluster.nodes[0].script(Kind.CREATE_TOPIC, remember)
+            await admin.create_topic(name, assignments=[[0], [0]], validate_only=True, **numbers)
+    assert [(each.partitions, each.replication_factor) for each in asked] == [(2, 1), (3, 1), (2, 2)]
+
+
 def created_but_cut_off(node: FakeNode, request: Any) -> bool:
     asked = wire.decode_request(request.kind, request.body)
     node.cluster.create("t", 2)

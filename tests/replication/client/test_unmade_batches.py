@@ -60,7 +60,7 @@ async def test_only_the_records_of_that_batch_fail(hostile_codec: None, acks: An
                 await producer.flush()
                 bad = await producer.send("t", b"bad" * size, partition=0)
                 other = await producer.send("t", b"b", partition=1)
-                with pytest.raises(BatchError, match=r"t-0: a batch of 1 records .*no room") as caught:
+                with pytest.raises(BatchError, match=r"t-0: a batch of 1 record .*no room") as caught:
                     await bad.wait()
                 assert caught.value.outcome == "absent"
                 assert isinstance(caught.value.__cause__, MemoryError)

@@ -55,7 +55,7 @@ async def test_on_trio(then: Callable[[Delivery], Any], count: int, caplog: pyte
             await producer.send_and_wait("t", b"y")
         found = unseen(caplog)
     assert len(found) == count
-    assert all("1 records for t-0 failed" in line and "no such record" in line for line in found)
+    assert all("1 record for t-0 failed" in line and "no such record" in line for line in found)
 
 
 async def test_who_was_called_back_has_been_told(caplog: pytest.LogCaptureFixture) -> None:

@@ -103,7 +103,7 @@ def test_new_partitions_are_placed_on_nodes_that_stay() -> None:
 
 def test_without_enough_nodes_no_partition_is_added() -> None:
     view = attrs.evolve(VIEW, nodes={1: VIEW.nodes[1]})
-    with pytest.raises(TopicError, match="only 1 nodes are alive"):
+    with pytest.raises(TopicError, match="only 1 node is alive"):
         plan(m.CreatePartitionsRequest(name="t", partitions=3), view)
 
 

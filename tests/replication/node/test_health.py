@@ -91,7 +91,7 @@ async def test_a_replica_that_is_not_in_the_isr_makes_its_own_node_unready(
 
                 async def is_out() -> bool:
                     wrong = await failing(two)
-                    return wrong == {"in_sync": "1 partitions without this node in the ISR: t-0"}
+                    return wrong == {"in_sync": "1 partition without this node in the ISR: t-0"}
 
                 await until(is_out, 30)
         async with Node(settings(tmp_path, 2, metrics_port=0)) as two:
@@ -119,7 +119,7 @@ async def test_a_log_directory_that_fails_makes_a_node_unready_until_it_is_resta
         await until(noticed)
         wrong = await failing(node)
         assert wrong["log_directories"].startswith(f"{bad} is offline:") and "Input/output" in str(wrong)
-        assert "1 partitions cannot be used here: t-0" in wrong["logs"]
+        assert "1 partition cannot be used here: t-0" in wrong["logs"]
         (told,) = await admin.describe_nodes()
         assert {info.path: bool(info.error) for info in told.log_directories} == {
             str(tmp_path / "1-a"): bad.name == "1-a",

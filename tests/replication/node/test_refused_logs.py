@@ -67,7 +67,7 @@ async def test_the_other_partitions_are_served(
         assert "partition=t-0" in line and said in line
         (told,) = await admin.describe_nodes()
         checks = {each.name: each for each in told.checks}
-        assert not checks["logs"].ok and "1 partitions cannot be used here: t-0" in checks["logs"].detail
+        assert not checks["logs"].ok and "1 partition cannot be used here: t-0" in checks["logs"].detail
         assert checks["log_directories"].ok
         (report,) = await admin.describe_replicas(["t"])
         assert said in next(each.error for each in report.replicas if each.partition == 0)
