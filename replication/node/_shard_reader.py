@@ -6,7 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...storage import Log, StorageError
-from ...storage.batch import BatchTooLargeError, build_batch, build_marker, control_type, records, scan
+from ...storage.batch import (
+    BatchInfo,
+    BatchTooLargeError,
+    build_batch,
+    build_marker,
+    control_type,
+    records,
+    scan,
+)
 from ..core.broker.ports import BatchTooLarge
 from ..core.coordination.shard_events import Entry, Marker, ProducerId
 from ._payloads import Batches
@@ -58,6 +66,10 @@ def read_shard(log: Log, start: int, end: int, decode: Decode) -> tuple[tuple[En
 class BatchMaker:
     """See `core.broker.ports.BatchPort`."""
 
+    def __init__(self) -> None:
+        self._last_marker: tuple[object, bytes, Sequence[BatchInfo]] = None, b"", ()
+        """What it says, and its bytes: the same is written to all partitions of a transaction."""
+
     def build(
         self,
         records: Sequence[tuple[bytes, bytes | None]],
@@ -89,14 +101,18 @@ class BatchMaker:
         coordinator_epoch: int,
         timestamp_ms: int,
     ) -> Batches:
-        data = build_marker(
-            producer_id,
-            producer_epoch,
-            committed=committed,
-            coordinator_epoch=coordinator_epoch,
-            timestamp_ms=timestamp_ms,
-        )
-        return Batches(memoryview(data), scan(data, verify_crc=False), _nothing)
+        said = producer_id, producer_epoch, committed, coordinator_epoch, timestamp_ms
+        if self._last_marker[0] != said:
+            data = build_marker(
+                producer_id,
+                producer_epoch,
+                committed=committed,
+                coordinator_epoch=coordinator_epoch,
+                timestamp_ms=timestamp_ms,
+            )
+            self._last_marker = said, data, scan(data, verify_crc=False)
+        _, data, infos = self._last_marker
+        return Batches(memoryview(data), infos, _nothing)
 
 
 def _nothing() -> None:

@@ -184,6 +184,18 @@ class Shards:
         elif hosted.shard.gathered >= MANY:
             self._context.is_unsettled = True
 
+    def current(self, partition: PartitionId) -> StateMachine | None:
+        """The state of a partition, if all of it is committed and nobody but this node may lead. None: it has to be
+        asked. A question would be answered from the same state, at once.
+        """
+        hosted = self._hosted.get(partition)
+        if hosted is None or partition in self._dirty or not hosted.shard.is_settled:
+            return None
+        replica = self._context.replicas.get(partition)
+        if replica is None or replica.leader is not hosted.role:
+            return None
+        return hosted.shard.machine if hosted.role.electable() <= {self._context.node_id} else None
+
     def tell(self, partition: PartitionId, event: Any) -> None:
         """Any other event for a shard; nothing if there is none here (any more)."""
         hosted = self._now_hosted(partition)

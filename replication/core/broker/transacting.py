@@ -267,6 +267,15 @@ class Transacting:
             for each in adding:
                 self._add_answered(*each, error)
 
+        keeper, leader = self._coordinator(effect.transactional_id)
+        if keeper is not None and effect.verify_only and leader == context.node_id:
+            ids = effect.producer_id, effect.producer_epoch
+            machine = self._shards.current(keeper)
+            if isinstance(machine, TransactionCoordinator) and machine.holds(
+                effect.transactional_id, *ids, [at for at, _ in adding]
+            ):
+                answered(ErrorCode.NONE)
+                return
         request = tm.AddPartitionsRequest(
             transactional_id=effect.transactional_id,
             producer_id=effect.producer_id,
@@ -276,7 +285,6 @@ class Transacting:
             view_revision=context.view.revision,
             version=1 if effect.verify_only else 2,
         )
-        keeper, leader = self._coordinator(effect.transactional_id)
         if keeper is None or leader == NO_LEADER:
             answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         elif leader == context.node_id:

@@ -101,6 +101,11 @@ class Shard:
         """Whether something that the log has accepted is not committed."""
         return self._replies.last_write > self._replies.high_watermark
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the state is the committed one: all is loaded, and nothing waits to be written or committed."""
+        return self.active and not (self._writing or self._gathered or self._behind or self.is_writing)
+
     def step(self, event: ev.Event, now: float, wall_ms: int) -> list[fx.Effect]:
         """Handle one event. After a `Write` the host tells what became of it before anything else happens.
 

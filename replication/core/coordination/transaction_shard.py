@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import attrs
@@ -142,6 +142,18 @@ class TransactionCoordinator(OutwardMachine):
     def view_changed(self, view: Any) -> None:
         self._view = view
         self.markers.view_changed()
+
+    def holds(
+        self, name: str, producer_id: int, producer_epoch: int, partitions: Iterable[tuple[str, int]]
+    ) -> bool:
+        """Whether these partitions belong to the open transaction of exactly these ids."""
+        value = self.transactions.get(name)
+        return (
+            value is not None
+            and value.status is Status.ONGOING
+            and (value.producer_id, value.producer_epoch) == (producer_id, producer_epoch)
+            and value.partitions.issuperset(partitions)
+        )
 
     # Time
 
@@ -314,6 +326,8 @@ class TransactionCoordinator(OutwardMachine):
         for name in self.markers.finished():
             done = epochs.complete(self.transactions[name], clock.wall_ms)
             return Decision(entries=((TransactionKey(name), done),))
+        if not self._late and not self._expiring:  # as after almost every event
+            return None
         return self._abort_late(clock) or self._expire(clock)
 
     def _abort_late(self, clock: Clock) -> Decision | None:

@@ -75,10 +75,11 @@ async def test_an_end_is_told_before_the_markers_are_written(
     assert order[:3] == ["__transaction_state", "answer", "marker"]
 
 
+@pytest.mark.parametrize("is_current", [True, False])
 async def test_requests_that_come_together_ask_the_coordinator_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_current: bool
 ) -> None:
-    """As librdkafka sends them: one for each partition, one behind the other."""
+    """As librdkafka sends them: one for each partition, one behind the other. If all is known here, not at all."""
     asked: list[list[int]] = []
     ask = Shards.ask
 
@@ -92,12 +93,14 @@ async def test_requests_that_come_together_ask_the_coordinator_once(
         ids = await begun(client)
         await add(client, *ids, 0, 1, 2)
         monkeypatch.setattr(Shards, "ask", seen)
+        if not is_current:
+            monkeypatch.setattr(Shards, "current", lambda shards, partition: None)
         together = b"".join([_frame(number, ids) for number in range(3)])
         await client.stream.send_all(together)  # all of it is there before the node reads
         for _ in range(3):
             answer = await client.receive(Api.PRODUCE, 11)
             assert answer.responses[0].partition_responses[0].error_code == 0
-    assert asked == [[0, 1, 2]]
+    assert asked == ([] if is_current else [[0, 1, 2]])
 
 
 def _frame(partition: int, ids: tuple[int, int]) -> bytes:

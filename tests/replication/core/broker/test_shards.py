@@ -99,6 +99,16 @@ def test_a_write_is_answered_when_all_in_sync_have_it() -> None:
     assert node.said["c"].error == 0
 
 
+def test_a_state_is_current_while_nothing_of_it_is_on_its_way_and_nobody_else_may_lead() -> None:
+    alone = Node()
+    assert alone.broker.shards.current(PARTITION) is alone.broker.shards.machine(PARTITION) is not None
+    alone.broker.shards.wake(PARTITION)
+    assert alone.broker.shards.current(PARTITION) is None, "it may have lost its role within this turn"
+    assert Node(A, B).broker.shards.current(PARTITION) is None
+    assert Node(log_end=5).broker.shards.current(PARTITION) is None, "it is being loaded"
+    assert Node(leader=B).broker.shards.current(PARTITION) is None
+
+
 def test_commits_that_come_together_are_one_batch() -> None:
     node = Node(A, B)
     node.fetch(B)

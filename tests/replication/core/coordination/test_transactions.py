@@ -11,7 +11,7 @@ from insync.replication.core.control.admin_messages import PartitionName
 from insync.replication.core.coordination import shard_events as ev
 from insync.replication.core.coordination import transaction_messages as tm
 from insync.replication.core.coordination.transaction_records import LAST_EPOCH, Status
-from insync.replication.core.coordination.transaction_shard import BRIEFLY
+from insync.replication.core.coordination.transaction_shard import BRIEFLY, TransactionCoordinator
 from insync.replication.core.errors import ErrorCode
 
 from .transaction_harness import ID, Coordinator, adding, ids
@@ -372,3 +372,32 @@ def test_what_is_too_large_is_refused(message: Any) -> None:
     written = len(host.log)
     assert host.ask(message).error == ErrorCode.INVALID_REQUEST
     assert len(host.log) == written
+
+
+def test_a_shard_is_settled_when_all_that_it_has_taken_is_committed() -> None:
+    on = Coordinator()
+    first = ids(on.init())
+    assert on.shard.is_settled
+    on.commits = False
+    on.send(adding(*first, "a"))
+    assert not on.shard.is_settled
+    on.commit()
+    assert on.shard.is_settled
+
+
+def test_a_transaction_holds_what_was_added_to_it_while_it_is_open() -> None:
+    on = Coordinator()
+    producer_id, epoch = ids(on.init())
+    machine = on.shard.machine
+    assert isinstance(machine, TransactionCoordinator)
+    assert not machine.holds(ID, producer_id, epoch, [("a", 0)])
+    assert on.add(producer_id, epoch, "a", "b") == ErrorCode.NONE
+    for partitions in ([("a", 0)], [("b", 0), ("a", 0)]):
+        assert machine.holds(ID, producer_id, epoch, partitions)
+    assert not machine.holds(ID, producer_id, epoch, [("a", 0), ("a", 1)])
+    assert not machine.holds(ID, producer_id, epoch + 1, [("a", 0)])
+    assert not machine.holds(ID, producer_id + 1, epoch, [("a", 0)])
+    assert not machine.holds("another", producer_id, epoch, [("a", 0)])
+    on.answers = False
+    on.end(producer_id, epoch, version=1)
+    assert not machine.holds(ID, producer_id, epoch, [("a", 0)]), "its outcome is decided"
