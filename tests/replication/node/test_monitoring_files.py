@@ -18,6 +18,15 @@ FOLDER = Path(__file__).parents[3] / "docs" / "monitoring"
 _NAME = re.compile(r"\b(?:insync|process)_[a-z_]+\b")
 _LABELS = re.compile(r"\bby \(([a-z, ]+)\)|\{([a-z]+)=|\{\{(?:\s*\$labels\.)?([a-z]+)\s*\}\}")
 _GIVEN_BY_PROMETHEUS = {"instance", "job", "le"}
+_HISTOGRAM = r"_(bucket|sum|count|created)$"
+PAGE_LABELS = {
+    name: set(re.findall(r"\w+", labels))
+    for names, labels in re.findall(
+        r"^\| (`insync_[^|]*) \| ([^|]*) \|", (FOLDER.parent / "monitoring.md").read_text("utf-8"), re.M
+    )
+    for name in re.findall(r"\w+", names)
+}
+"""Of each metric in the table of docs/monitoring.md."""
 
 
 def panels() -> list[dict[str, Any]]:
@@ -50,6 +59,8 @@ async def test_every_metric_and_label_that_is_asked_for_is_told_by_a_node(tmp_pa
     samples = {each.name for each in told.samples} | {f"{name}_total" for name in told.types}
     samples |= {name + end for name in told.types for end in ("", "_bucket", "_count", "_sum")}
     labels = {label for each in told.samples for label in each.labels}
+    for each in told.samples:
+        assert each.labels.keys() - {"le"} <= PAGE_LABELS.get(re.sub(_HISTOGRAM, "", each.name), labels), each
     asked = [(query["expr"], query["legendFormat"]) for panel in panels() for query in panel["targets"]]
     asked += [(rule["expr"], json.dumps(rule["annotations"])) for rule in rules()]
     assert len(asked) > 30

@@ -9,12 +9,15 @@ import attrs
 import pytest
 
 from insync.replication import BlockingAdmin, BlockingNode, BlockingProducer, NodeSettings
-from insync.replication.core.control.records import TopicConfig
+from insync.replication.core.control.records import DAY_MS, TopicConfig
+from insync.replication.node.settings import NEVER
 
 from .test_cluster import settings as node_settings
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = DOCS / "operations.md"
+_UNITS = {"MiB": 1 << 20, "GiB": 1 << 30, "day": DAY_MS, "days": DAY_MS}
+_BY_CIRCUMSTANCES = {"data_dir", "log_dirs", "session_timeout_ms"}
 
 
 def rows(heading: str) -> dict[str, str]:
@@ -23,7 +26,7 @@ def rows(heading: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in section.splitlines():
         if line.startswith("| `"):
-            names, default = line.split(" | ")[:2]
+            names, default = (cell.strip() for cell in line.strip("|").split("|")[:2])
             default = default.split(" (")[0]
             shared = [each.strip() for each in default.split(",")]
             named = re.findall(r"`(\w+)`", names)
@@ -31,6 +34,24 @@ def rows(heading: str) -> dict[str, str]:
                 zip(named, shared if len(shared) == len(named) else [default] * len(named), strict=True)
             )
     return found
+
+
+def shown(default: object) -> str:
+    """A default as the page should have it, without its unit; numbers by their value."""
+    if isinstance(default, bool):
+        return "yes" if default else "no"
+    if default in (NEVER, None, (), ""):
+        return "none"
+    return ", ".join(default) if isinstance(default, tuple) else str(default)
+
+
+def read(cell: str) -> str:
+    """A default as the page has it: with a unit it is a number of bytes or milliseconds."""
+    text = cell.replace("`", "")
+    number, _, unit = text.partition(" ")
+    if unit in _UNITS:
+        return str(int(number) * _UNITS[unit])
+    return "none" if text in ("never", "empty") else text
 
 
 @pytest.mark.parametrize(
@@ -41,10 +62,8 @@ def test_the_table_has_every_setting_and_its_default(heading: str, settings: typ
     fields = {field.name: field.default for field in attrs.fields(settings)}
     assert told.keys() == fields.keys()
     for name, default in fields.items():
-        if type(default) is int and default < 100_000:
-            assert told[name] == str(default), name
-        if type(default) is bool:
-            assert told[name] == ("yes" if default else "no"), name
+        if default is not attrs.NOTHING and name not in _BY_CIRCUMSTANCES:
+            assert read(told[name]) == shown(default), name
 
 
 def test_every_file_of_a_node_is_told(tmp_path: Path) -> None:
