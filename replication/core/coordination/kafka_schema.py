@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
@@ -86,23 +87,18 @@ def decode(schema: Schema, data: bytes, version: int, *, whole: bool = True) -> 
 
 def _struct_writer(schema: Schema, version: int, flexible: bool) -> _Writer:
     """What a version has of a structure, found out once. Numbers side by side are packed together."""
+    present = [field for field in schema.fields if field.since <= version <= field.until]
+    tagged = [
+        (field.tag, field, _writer(field.type, version, flexible))
+        for field in present
+        if field.tag is not None
+    ]
     steps: list[tuple[Callable[[Any], Any], _Writer]] = []
-    tagged: list[tuple[int, Field, _Writer]] = []
-    numbers: list[Field] = []
-    for field in (*schema.fields, None):
-        if field is not None and not field.since <= version <= field.until:
-            continue
-        if field is not None and field.tag is not None:
-            tagged.append((field.tag, field, _writer(field.type, version, flexible)))
-            continue
-        if field is not None and _is_number(field.type):
-            numbers.append(field)
-            continue
-        if numbers:
-            steps.append(_numbers_step(numbers))
-            numbers = []
-        if field is not None:
-            steps.append((attrgetter(field.name), _writer(field.type, version, flexible)))
+    for are_numbers, run in groupby((field for field in present if field.tag is None), _is_number):
+        if are_numbers:
+            steps.append(_numbers_step(list(run)))
+        else:
+            steps += [(attrgetter(each.name), _writer(each.type, version, flexible)) for each in run]
     tagged.sort(key=lambda each: each[0])
 
     def write(out: bytearray, value: object) -> None:
@@ -114,8 +110,8 @@ def _struct_writer(schema: Schema, version: int, flexible: bool) -> _Writer:
     return write
 
 
-def _is_number(type_: str | Array | Schema) -> bool:
-    return isinstance(type_, str) and type_ in _NUMBERS
+def _is_number(field: Field) -> bool:
+    return isinstance(field.type, str) and field.type in _NUMBERS
 
 
 def _numbers_step(fields: Sequence[Field]) -> tuple[Callable[[Any], Any], _Writer]:
