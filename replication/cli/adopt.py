@@ -32,7 +32,7 @@ def adopt(
     """Make a cluster of what a stopped Kafka has written: topics, ids, settings, leader epochs, groups' offsets.
 
     Kafka (3.x or 4.x, KRaft) must be stopped, cleanly, on every broker. Its folders are read and copied, never
-    written to. All that stands against it is named before anything is copied, and a run that fails leaves nothing
+    written to. Every obstacle is named before anything is copied, and a run that fails leaves nothing
     behind. docs/kafka.md tells the steps, also for brokers on several machines.
 
     Example: `insync adopt --from-kafka /srv/kafka --server-properties server.properties --data-dir /srv/n1 --store sqlite:///srv/meta.db`
@@ -56,7 +56,7 @@ def adopt(
     evidence
         For brokers on several machines: copy, and write into this file what the machine with --store has to know.
     check
-        Read everything and say what stands against it; copy and write nothing.
+        Read everything and name every obstacle; copy and write nothing.
     """
     sources = _sources(given, from_kafka, data_dir, store, evidence, check)
     if from_kafka and server_properties is None:

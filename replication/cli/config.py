@@ -56,7 +56,7 @@ def set_(
     values
         Settings as name=value.
     reset
-        A setting that is to be as by default again, repeatable.
+        A setting to reset to its default, repeatable.
     """
     from .running import run
 
@@ -123,7 +123,7 @@ def quota(
         Limits as name=value, bytes a second: producer_byte_rate and consumer_byte_rate of clients,
         leader_replication_throttled_rate and follower_replication_throttled_rate of nodes.
     remove
-        A limit to take away, repeatable.
+        A limit to remove, repeatable.
     """
     from .running import run
 

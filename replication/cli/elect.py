@@ -27,7 +27,7 @@ def elect(
     servers: Servers = "",
     json: Json = False,
 ) -> int:
-    """Elect leaders: the preferred replicas, or with --unclean the most complete of those that are left.
+    """Elect leaders: the preferred replicas, or with --unclean the most complete living ones.
 
     Example: `insync elect orders --partition 0 --unclean`
 
@@ -38,8 +38,8 @@ def elect(
     partition
         Which partitions of the topic, repeatable; all of them if left out.
     unclean
-        Give partitions without a leader the living replica that has most. Records that it does not have are lost,
-        acknowledged ones among them.
+        For partitions without a leader, elect the living replica with the most complete log. Records that it lacks
+        are lost, acknowledged ones among them.
     """
     from .running import run
 

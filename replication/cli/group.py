@@ -99,7 +99,7 @@ def delete(name: str, /, *, yes: bool = False, servers: Servers = "", json: Json
     name
         Which group.
     yes
-        Do it: what the group has committed is gone for good.
+        Confirm; the group's committed offsets are then gone for good.
     """
     from .running import run
 
@@ -135,17 +135,17 @@ def reset_offsets(
     servers: Servers = "",
     json: Json = False,
 ) -> int:
-    """Change where a group goes on; it must have no members.
+    """Change the offsets at which a group continues; it must have no members.
 
-    Without --topic the partitions are all that the group has committed. What is not in a log becomes its nearer
-    end.
+    Without --topic the partitions are all that the group has committed. An offset outside a log becomes its
+    nearer end.
 
     Example: `insync group reset-offsets billing --topic orders --to-datetime 2026-03-01T12:00:00 --dry-run`
 
     Parameters
     ----------
     name
-        Which group; if it does not exist it is made.
+        Which group; it is created if it does not exist.
     topic
         Only this topic, with all its partitions, or one of them as topic:partition; repeatable.
     to_earliest

@@ -24,11 +24,11 @@ def health(
     servers: Servers = "",
     json: Json = False,
 ) -> int:
-    """Say whether nodes are ready, and if not why; status 0 if they are, else 1.
+    """Show whether nodes are ready, and if not, why; status 0 if they are, else 1.
 
-    A node is ready if it is registered, knows a controller, has no log directory offline, can use all of its
-    replicas, leads no partition under min_insync_replicas, and is in sync wherever it has a replica. In a rolling
-    restart, wait for that before you restart the next one.
+    A node is ready if it is registered, writes to the metadata store, knows a controller, has no log directory
+    offline, can use and maintain all of its replicas, leads no partition under min_insync_replicas, and is in sync
+    wherever it has a replica. In a rolling restart, wait for that before you restart the next one.
 
     Example: `insync health --wait 60`
 

@@ -63,7 +63,7 @@ def node(
         Number of this node, unique in the cluster, the same at every start.
     data_dir
         Folder for this node's logs; made if absent. It belongs to this node of this cluster. Give it several times
-        for several devices: partitions are spread over them, and one that fails takes only its own with it.
+        for several devices: partitions are spread over them, and a device that fails affects only its own.
     store
         URL of the metadata store, e.g. sqlite:///srv/meta.db (an absolute path).
     listen
@@ -74,21 +74,21 @@ def node(
     cluster_id
         Refuse to join any other cluster than this.
     rack
-        Where the node stands, told to clients.
+        The node's rack; replicas of a partition are spread over the racks.
     session_timeout_ms
         How long the node may be silent before the others take over from it; by default 1000, on ZooKeeper 6000.
     storage_stall_timeout_ms
-        A folder that takes longer over one write is not used any more.
+        A log directory in which one write takes longer goes offline.
     secret_file
         File with the cluster's secret, the same in nodes and clients; else INSYNC_SECRET_FILE or INSYNC_SECRET.
     node_secret_file
-        File with a secret that all nodes have and no client: who says that it is a node must know it.
+        File with a secret that all nodes have and no client: a peer that claims to be a node must know it.
     tls_certificate
         File in PEM with the node's certificate, for tls://; else INSYNC_TLS_CERTIFICATE names it.
     tls_key
         File in PEM with the certificate's key; else INSYNC_TLS_KEY names it.
     tls_authorities
-        File in PEM with the authorities whose certificates are believed; else INSYNC_TLS_AUTHORITIES names it.
+        File in PEM with the authorities whose certificates are trusted; else INSYNC_TLS_AUTHORITIES names it.
     allow_insecure
         Allow addresses beyond this machine without a secret or certificates: only on a private network.
     set
@@ -98,11 +98,11 @@ def node(
     metrics_port
         Serve metrics for Prometheus, /health and /ready by HTTP at this port of 127.0.0.1 (see --set metrics_host).
     log_level
-        Least important kind of line on standard error.
+        The least severe level of the lines on standard error.
     log_format
         Lines of text, or one JSON object a line; text if not set elsewhere.
     json
-        Say on standard output in JSON when the node is ready.
+        Print the ready line in JSON.
     stop_with_stdin
         Stop when standard input ends: a parent that holds the other end never leaves a node behind.
     """

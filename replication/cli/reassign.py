@@ -38,9 +38,9 @@ def reassign(
     servers: Servers = "",
     json: Json = False,
 ) -> int:
-    """Move partitions to other nodes; without anything to do, list what is being moved.
+    """Move partitions to other nodes; without an action, list the moves under way.
 
-    The new replicas fetch all that there is, and only when all of them are in sync the old ones go. How fast nodes
+    The new replicas copy the partition; when all of them are in sync, the old ones are removed. How fast nodes
     send and fetch for that is bounded by `leader_replication_throttled_rate` and
     `follower_replication_throttled_rate`: settings of nodes, or --throttle.
 
@@ -55,11 +55,11 @@ def reassign(
     to_nodes
         Spread all partitions of the topic over these nodes, and evenly over their racks.
     cancel
-        Take back what is under way for the topic.
+        Cancel the topic's moves that are under way.
     no_check_room
-        Move them though the nodes that get them may have less room than the partitions have bytes.
+        Skip the check that the new nodes have enough free space.
     wait
-        Come back when it is done; meanwhile standard error says how far it is.
+        Return when the move is complete; meanwhile standard error shows its progress.
     throttle
         Bytes a second that moves may take of each node, to send and to fetch, from now on. With --wait the limit is
         taken away when all moves are done; otherwise see `insync config quota node --remove`.
@@ -110,8 +110,8 @@ def drain(
 ) -> int:
     """Move all replicas of a node to other nodes, so that it can be taken out of the cluster.
 
-    Each goes to a living node that has few, in a rack where its partition has no other replica, if there is one.
-    Partitions stay in use. When nothing is left on it, stop the node: insync status shows how many replicas it has.
+    Each goes to a living node with few replicas, in a rack where its partition has no other replica, if there is
+    one. Partitions stay in use. When the node has no replicas left, stop it: insync status shows how many it has.
 
     Example: `insync drain 3 --throttle 50000000 --wait`
 
@@ -120,11 +120,11 @@ def drain(
     node
         Its number.
     dry_run
-        Say what would move where, and change nothing.
+        Show what would move where, and change nothing.
     no_check_room
-        Move them though the nodes that get them may have less room than the partitions have bytes.
+        Skip the check that the new nodes have enough free space.
     wait
-        Come back when the node has no replica any more; meanwhile standard error says how far it is.
+        Return when the node has no replicas left; meanwhile standard error shows the progress.
     throttle
         Bytes a second that moves may take of each node, as for `insync reassign`.
     """

@@ -32,7 +32,7 @@ def top(
     servers: Servers = "",
     json: Json = False,
 ) -> int:
-    """Watch a cluster: nodes, leaders, lag, throughput, and partitions that are not as they should be.
+    """Watch a cluster: nodes, leaders, lag, throughput, and partitions with problems.
 
     On a terminal the picture is renewed until Ctrl-C. `lag` is by how many records the slowest replica on a node is
     behind. `in` and `out` are bytes a second from producers and to consumers, `copied in` and `copied out` those

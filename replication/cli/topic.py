@@ -130,7 +130,7 @@ def list_(*, servers: Servers = "", json: Json = False) -> int:
 
 @app.command
 def describe(name: str = "", /, *, unhealthy: Flag = False, servers: Servers = "", json: Json = False) -> int:
-    """Show a topic's partitions and every replica, with the reason why one is out of sync.
+    """Show a topic's partitions and every replica, with the reason if it is out of sync.
 
     `AR` are all assigned replicas in order of preference, `ISR` those in sync, `OSR` the others, `ELR` those that
     are not in sync and yet have all that was committed. For each replica:
@@ -192,7 +192,7 @@ def delete(name: str, /, *, yes: bool = False, servers: Servers = "", json: Json
     Parameters
     ----------
     yes
-        Really; without it nothing is deleted.
+        Confirm; without it nothing is deleted.
     """
     from .running import run
 
@@ -225,7 +225,7 @@ def grow(
     Parameters
     ----------
     partitions
-        How many there are to be in all; never fewer than there are.
+        The new number of partitions, above the present one.
     """
     from .running import run
 

@@ -119,7 +119,7 @@ def alter(
     allow
         What the user may do from now on, repeatable.
     allow_any
-        Take the rule about this user away: the nodes' rules alone say what it may do.
+        Remove this user's rule: then only the nodes' rules apply.
     password
         Ask for a new password, or read it from a pipe.
     password_file
@@ -157,7 +157,7 @@ def alter(
 
 @app.command
 def delete(name: str, /, *, servers: Servers = "") -> int:
-    """Delete a user. Its open connections may do nothing from then on.
+    """Delete a user. Its open connections lose all rights at once.
 
     Example: `insync user delete etl`
     """

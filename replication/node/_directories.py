@@ -227,7 +227,7 @@ class LogDirectories:
                 state="offline",
                 partitions=len(home.partitions),
                 why=reason,
-                remedy="its partitions are led elsewhere until the node is restarted",
+                remedy="free space or repair the device, then restart the node; meanwhile other nodes lead",
             )
         )
         self.offline.add(home.partitions, () if keeps_all else (home.directory.directory_id,))
@@ -324,7 +324,7 @@ class LogDirectories:
                 state="offline",
                 partitions=len(home.partitions),
                 why=home.failure,
-                remedy="the next start checks all of it",
+                remedy="check the device; the next start of the node checks the directory",
             )
         )
 

@@ -159,7 +159,9 @@ class Found:
                 "log_refused",
                 partition=str(partition),
                 why=error,
-                remedy="the node serves its other partitions; another replica leads this one, if it can",
+                remedy="the node copies it again once another replica leads; check the device"
+                if isinstance(error, CorruptLogError)
+                else "repair the folder or move it aside, then restart the node",
             )
         )
 

@@ -213,7 +213,7 @@ NODE = "node --node-id 1 --store memory://misuse --data-dir {folder}/n"
         ("log dump {folder}/none", "does not exist"),
         ("log verify {folder}/none", "is not a folder"),
         ("log recover {folder}/none", "is not a folder"),
-        ("store --path {folder}/none/meta.db", "make it first"),
+        ("store --path {folder}/none/meta.db", "create it first"),
         ("store --path {folder}/meta.db --listen smoke://hill", "no transport for smoke://"),
         ("store --path {folder}/meta.db --listen nonsense", "cannot be served at nonsense"),
         ("store --path {folder}/meta.db --listen tcp://127.0.0.1:99999", "a port from 0 to 65535"),

@@ -181,7 +181,7 @@ async def test_a_directory_that_cannot_be_written_takes_only_its_own_partitions_
     await lose_a_directory(tmp_path, device, lambda device, folder: device.refuse(folder, error))
     (line,) = [each for each in caplog.messages if "event=log_directory_changed" in each]
     assert os.strerror(error) in line
-    assert "state=offline" in line and "partitions=2 " in line and "led elsewhere" in line
+    assert "state=offline" in line and "partitions=2 " in line and "other nodes lead" in line
 
 
 async def test_a_directory_that_hangs_takes_only_its_own_partitions_with_it(

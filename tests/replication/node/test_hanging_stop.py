@@ -43,7 +43,7 @@ async def test_a_directory_that_hangs_while_the_node_stops_is_not_clean(
         assert trio.current_time() - began == pytest.approx(stall * (signs + 1))
         assert home.is_stuck and "its device hung" in home.failure
         (told,) = caplog.records
-        assert str(tmp_path) in told.getMessage() and "the next start checks all of it" in told.getMessage()
+        assert str(tmp_path) in told.getMessage() and "the next start of the node checks" in told.getMessage()
         caplog.clear()
         node.directories.give_up_at_stop(home)
         assert caplog.records == [], "it is told once"
