@@ -108,7 +108,7 @@ class Accumulator:
         try:
             return self._topics.get(topic)
         except TypeError:
-            raise given.refused("topic", topic, "a topic is named by a text") from None
+            raise given.refused("topic", topic, "it must be a string, the topic's name") from None
 
     def check(
         self,
@@ -298,7 +298,8 @@ def _headers_size(headers: Headers) -> int:
             size += _HEADER_OVERHEAD + len(name.encode()) + len(value or b"")
     except (TypeError, ValueError, AttributeError):
         raise InvalidArgumentError(
-            f"headers are a list of pairs of a name (text) and a value (bytes or None), not {given.shown(headers)}"
+            f"headers are a list of pairs of a name (a string) and a value (bytes or None), "
+            f"not {given.shown(headers)}"
         ) from None
     return size
 

@@ -31,11 +31,11 @@ def refused(what: str, value: object, instead: str) -> InvalidArgumentError:
 def text(what: str, value: object) -> str:
     """A text that can be sent, too."""
     if not isinstance(value, str):
-        raise refused(what, value, "it must be a text")
+        raise refused(what, value, "it must be a string")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise refused(what, value, "it contains lone surrogates") from None
+        raise refused(what, value, "it contains lone surrogates, which cannot be sent") from None
     return value
 
 
@@ -140,7 +140,7 @@ def config(what: str, value: Any) -> dict[str, Value]:
             try:
                 found[key] = each if isinstance(each, bool) else whole(f"{key!r} in {what}", each)
             except InvalidArgumentError:
-                raise refused(f"{key!r} in {what}", each, "it must be a number or a text") from None
+                raise refused(f"{key!r} in {what}", each, "it must be a number or a string") from None
     return found
 
 

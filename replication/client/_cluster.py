@@ -136,7 +136,7 @@ class Cluster:
           InvalidArgumentError: The name is not a str.
         """
         if not isinstance(name, str):
-            raise refused("topic", name, "a topic is named by a text")
+            raise refused("topic", name, "it must be a string, the topic's name")
         if name not in self.topics:
             check_topic_name(name)
         denials = 0

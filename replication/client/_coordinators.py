@@ -72,7 +72,9 @@ class Coordinators:
         )
         found = next((each for each in answer.coordinators if each.key == group), None)
         if found is None:
-            raise error_for(ErrorCode.UNKNOWN_SERVER_ERROR, f"group {group!r}", "the answer leaves it out")
+            raise error_for(
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"group {group!r}", "the answer does not contain it"
+            )
         if found.error != ErrorCode.NONE:
             raise error_for(found.error, f"group {group!r}", found.message)
         if found.node_id not in self._cluster.nodes:

@@ -75,7 +75,7 @@ def sound_prefix(
         if batch.next_offset <= fetch_offset or batch.base_offset < following:
             reason = f"below the next expected offset, {max(fetch_offset, following)}"
         elif batch.next_offset > high_watermark:
-            reason = f"such that it ends behind the high watermark, {high_watermark}"
+            reason = f"too high: the batch ends above the high watermark, {high_watermark}"
         else:
             continue
         if (

@@ -23,7 +23,7 @@ def unmade(batch: Batch, error: Exception, outcome: Outcome = "absent") -> Batch
 def code_of(result: m.ProduceResult | None) -> tuple[ErrorCode, str]:
     """What a node says of a batch, which may be nothing, and its words for it."""
     if result is None:
-        return ErrorCode.UNKNOWN_SERVER_ERROR, "the answer leaves the partition out"
+        return ErrorCode.UNKNOWN_SERVER_ERROR, "the answer does not contain the partition"
     try:
         return ErrorCode(result.error), result.message
     except ValueError:

@@ -443,7 +443,7 @@ class GroupReader(Client):
         member = self._member
         if member is None:
             return GroupMetadata(group_id=group, instance_id=instance)
-        member.check_nothing_is_lost("its offsets are another's to commit")
+        member.check_nothing_is_lost("it may not commit their offsets")
         machine = member.machine
         if not machine.is_member:
             # An epoch, if only the lowest: offsets that say nothing of a member are taken from anybody (KIP-447).

@@ -288,7 +288,7 @@ class GroupAdmin(UserAdmin):
             least = -(2**62) if to == "shift" else 0
             amount = given.whole("amount", amount, least=least)
         elif amount is not None:
-            raise given.refused("amount", amount, f"{to} takes none")
+            raise given.refused("amount", amount, f"leave it out: {to} takes no amount")
         chosen = given.some_partitions(partitions)
         self._check_open()
         committed = await self.group_offsets(named)

@@ -164,7 +164,7 @@ class PartitionAdmin(Client):
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"topic {topic!r}",
                 f"{counted(factor, 'replica')} of each partition cannot be on the nodes {wanted}, of which "
-                f"{sorted(racks)} are alive: name at least {factor} that are",
+                f"{sorted(racks)} are alive: name at least {factor} living nodes",
             )
         placed = assign(racks, len(info.partitions), factor, 0)
         return {(topic, number): list(replicas) for number, replicas in enumerate(placed)}

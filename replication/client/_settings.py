@@ -71,7 +71,7 @@ class ClientSettings:
             if type(field.default) is int and type(value) is not int:
                 raise InvalidSettingError(f"{field.name} is {value!r}; it must be a whole number")
             if field.name in _TEXTS and not isinstance(value, str):
-                raise InvalidSettingError(f"{field.name} is {value!r}; it must be a text")
+                raise InvalidSettingError(f"{field.name} is {value!r}; it must be a string")
             if type(field.default) is bool and type(value) is not bool:
                 raise InvalidSettingError(f"{field.name} is {value!r}; it must be True or False")
             if type(value) is int and value < 0:
@@ -322,7 +322,7 @@ def make_settings(cls: type[S], options: dict[str, Any], given: S | None = None)
             raise InvalidSettingError(f"settings is a {type(given).__name__}; give {cls.__name__}(...)")
         if options:
             raise InvalidSettingError(
-                f"settings are given, and {', '.join(options)} besides; give all in one of the two ways"
+                f"settings are given, and {', '.join(options)} besides; pass all of them one way"
             )
         return given
     names = [field.name for field in attrs.fields(cls)]

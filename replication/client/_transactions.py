@@ -250,5 +250,7 @@ async def send_offsets(
     """Check what a caller has given before anything else."""
     known = given.offsets_to_commit(offsets)
     if not isinstance(group_metadata, GroupMetadata):
-        raise given.refused("group_metadata", group_metadata, "give what `Consumer.group_metadata()` gives")
+        raise given.refused(
+            "group_metadata", group_metadata, "pass what `Consumer.group_metadata()` returned"
+        )
     await transactions().send_offsets(known, group_metadata)

@@ -147,7 +147,7 @@ class UserAdmin(OperationsAdmin):
                 attempt += 1
                 await trio.sleep(self._cluster.quick_backoff(attempt))
         raise RequestTimeoutError(
-            "users: no node that has read all that this client has changed answered in time"
+            "users: no node answered in time that has read this client's last change; try again"
         )
 
     async def verify_user(self, name: str, password: str) -> Verified:
@@ -206,7 +206,7 @@ def _password(value: str, *, least: int = 1) -> str:
     except UnicodeEncodeError:
         pass
     raise InvalidArgumentError(
-        f"password must be a text of 1 to {scram.LONGEST_PASSWORD} bytes, without lone surrogates"
+        f"password must be a string of 1 to {scram.LONGEST_PASSWORD} bytes, without lone surrogates"
     )
 
 

@@ -138,7 +138,7 @@ class TransactionalBatchProducer(BatchProducer):
         self._check_open()
         is_named = isinstance(who, tuple) and len(who) == 2 and all(type(each) is int for each in who)
         if not is_named or min(who) < 0:
-            raise given.refused("who", who, "give what `begin` has given")
+            raise given.refused("who", who, "pass what `begin` returned")
         machine = TransactionalProducer(
             self._name, self._settings.transaction_timeout_ms, Phase.OPEN, (who[0], who[1]), is_used=True
         )

@@ -41,7 +41,7 @@ add_errors(
         )
     },
     {
-        ErrorCode.RESOURCE_NOT_FOUND: "see which there are (`insync user list`)",
+        ErrorCode.RESOURCE_NOT_FOUND: "list the users (`insync user list`)",
         ErrorCode.DUPLICATE_RESOURCE: "choose another name, or change the user (`insync user alter`)",
         ErrorCode.UNACCEPTABLE_CREDENTIAL: "choose within these bounds",
         ErrorCode.UNSUPPORTED_SASL_MECHANISM: "choose one of these",

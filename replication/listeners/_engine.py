@@ -385,7 +385,7 @@ class Engine:
         if pause is None:
             return False
         place = place_of(turn.failed[0])
-        log.warning("%s: attempt %d failed: %r; again in %g s", place, attempts, turn.cause, pause)
+        log.warning("%s: attempt %d failed: %r; retrying in %g s", place, attempts, turn.cause, pause)
         lane.attempts = attempts
         await lane.wait(pause)
         return True
@@ -402,7 +402,7 @@ class Engine:
                     await self.forward(self._producer, topic, record, error)
                     break
                 except ClientError as failure:
-                    log.error("%s cannot be written to %r for now: %s", place_of(record), topic, failure)
+                    log.error("%s cannot be written to %r, retrying: %s", place_of(record), topic, failure)
                 if lane.is_over:
                     return False
                 await lane.wait(_PAUSE)
@@ -457,4 +457,4 @@ class Engine:
             # What is not committed is handled again by the next member that has the partition: at least once.
             self.commits.failed(offsets)
             self.counts.commit_failures += 1
-            log.warning("offsets are not committed for now: %s", error)
+            log.warning("failed to commit offsets, retrying: %s", error)

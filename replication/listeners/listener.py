@@ -95,7 +95,7 @@ class Listening:
         if self._handler is None:
             raise ListenerError("the listener has no handler: decorate a function with @listener.handler")
         if self._engine is not None and self._engine.state != "stopped":
-            raise ListenerError("the listener runs already; make another one to have two")
+            raise ListenerError("the listener is already running; create another one to run two")
         hands.handler = self._handler
         engine = self._engine = Engine(
             self._servers,
@@ -113,7 +113,7 @@ class Listening:
 
     def _running(self) -> Engine:
         if self._engine is None or self._engine.state not in ("running", "stopping"):
-            raise ListenerError("the listener does not run")
+            raise ListenerError("the listener is not running")
         return self._engine
 
     def _status(self) -> ListenerStatus:

@@ -56,7 +56,7 @@ class ListenerSettings:
             _check_number(name, getattr(self, name), least)
         for name in ("dead_letter", "transactional_id_prefix"):
             if not isinstance(getattr(self, name), str):
-                raise InvalidSettingError(f"{name} is {getattr(self, name)!r}; it must be a text")
+                raise InvalidSettingError(f"{name} is {getattr(self, name)!r}; it must be a string")
         if self.order not in ("partition", "key"):
             raise InvalidSettingError(f'order is {self.order!r}; it must be "partition" or "key"')
         verdicts = [each.value for each in Verdict]

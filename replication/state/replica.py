@@ -199,7 +199,7 @@ class Replica:
         if not isinstance(command, bytes):
             raise given.refused("command", command, "a command is bytes")
         if id is not None and (not isinstance(id, str) or not 0 < len(id) <= MOST_NAME):
-            raise given.refused("id", id, f"an id is a text of at most {MOST_NAME} characters")
+            raise given.refused("id", id, f"it must be a string of at most {MOST_NAME} characters")
         if self._session is None:
             raise closed(f"the copy of {self._at}")
         pending = await self._session.submit(command, id)

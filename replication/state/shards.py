@@ -51,7 +51,7 @@ class _Divided(Generic[H]):
     def number_of(self, key: str | bytes) -> int:
         """The number of a key's shard."""
         if not isinstance(key, str | bytes):
-            raise given.refused("key", key, "a key is a text or bytes")
+            raise given.refused("key", key, "it must be a string or bytes")
         return partition_for_key(key.encode() if isinstance(key, str) else key, len(self))
 
     def of(self, key: str | bytes) -> H:

@@ -508,7 +508,7 @@ async def test_an_assignor_of_ones_own() -> None:
         wrong = Everything(wrong=True)
         async with Consumer(cluster.urls, **classic, partition_assignment_strategy=wrong) as one:
             one.subscribe(["t"])
-            with pytest.raises(InconsistentGroupProtocolError, match="there is no member 'nobody'"):
+            with pytest.raises(InconsistentGroupProtocolError, match="the group has no member 'nobody'"):
                 await poll_until(lambda: False, one)
 
 

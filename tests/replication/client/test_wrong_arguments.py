@@ -36,7 +36,7 @@ from .fake_cluster import fake_cluster
 from .threaded_cluster import threaded_cluster
 
 RECORDS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"topic": None}, InvalidArgumentError, "a topic is named by a text"),
+    ({"topic": None}, InvalidArgumentError, "it must be a string, the topic's name"),
     ({"topic": "a b"}, InvalidTopicError, "not valid"),
     ({"topic": "\ud800"}, InvalidTopicError, "not valid"),
     ({"value": 5}, InvalidArgumentError, "must be bytes or None, not int"),
@@ -201,7 +201,7 @@ def test_settings_are_given_in_one_way(made: Any) -> None:
 
 @pytest.mark.parametrize("name", ["client_id", "producer_name"])
 def test_a_setting_that_is_a_text_is_one(name: str) -> None:
-    with pytest.raises(InvalidSettingError, match=f"{name} is 5; it must be a text"):
+    with pytest.raises(InvalidSettingError, match=f"{name} is 5; it must be a string"):
         Producer("mem://x/y", **{name: 5})
 
 

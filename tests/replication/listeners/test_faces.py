@@ -379,7 +379,7 @@ def test_a_handler_of_the_wrong_kind_and_two_runs_are_refused(face: Face, group:
 
     face.handle(listener, handle)
     face.run(listener)
-    assert "runs already" in str(second[0])
+    assert "already running" in str(second[0])
 
 
 async def _expecting(running: Any, errors: list[BaseException], listener: Any) -> None:
