@@ -160,7 +160,7 @@ class Aborting:
 
 _UNKNOWN = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    "not every coordinator says whether it holds the transaction, which it would end itself; retry",
+    "not every coordinator said whether it holds the transaction, which it would then end itself; retry",
 )
 
 

@@ -157,7 +157,7 @@ class Coordinating:
         not_available = partial(gm.Coordinator, key=key, error=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if partition is None:
             self._create(topic)
-            return not_available(message=f"topic {topic!r} is being made; ask again in a moment")
+            return not_available(message=f"topic {topic!r} is being created; retry")
         view = self._context.view
         versioned = view.partitions.get(partition)
         leader = versioned.record.leader if versioned is not None else NO_LEADER

@@ -232,12 +232,12 @@ class Membership:
                 continue
             if proof.revision > revision:
                 raise StorePutBackError(
-                    f"it is at revision {revision}, and this node has seen revision {proof.revision} of it"
+                    f"it is at revision {revision}, but this node has seen its revision {proof.revision}"
                 )
             if proof.stored > pulses.get(each.directory_id, 0):
                 raise StorePutBackError(
-                    f"it has counted {pulses.get(each.directory_id, 0)} signs of life of log directory "
-                    f"{each.directory_id}, and had counted {proof.stored}"
+                    f"it counts {pulses.get(each.directory_id, 0)} signs of life of log directory "
+                    f"{each.directory_id}, but had counted {proof.stored}"
                 )
 
     def replaces_holder(self, seen: Mapping[str, Seen]) -> bool:
@@ -264,14 +264,14 @@ class Membership:
         own_key, node_key, pulse_key = self._keys()
         former = self._former(seen)
         if was_put_back(revision, self._revision):
-            raise StorePutBackError(f"it is at revision {revision}, and was at {self._revision}")
+            raise StorePutBackError(f"it is at revision {revision}, but was at {self._revision}")
         self._check_counts(self._pulses(seen))
         if former is not None and former.incarnation >= self.incarnation:
             if (former.incarnation, former.process) == (self.incarnation, self._process):
                 # An attempt whose outcome was lost did take place, and somebody has taken the registration out
                 # since, as of a process that does not answer yet. We are a member, and register as one.
                 return Entry(transaction=self.enter_again(seen, endpoints), changes=(), unreadable=())
-            raise NodeIdTakenError(f"process {former.incarnation} entered while this one started")
+            raise NodeIdTakenError(f"process {former.incarnation} registered while this one started")
         ours = {each.directory_id: self._pulse for each in self.holdings.directories}
         pulses = rec.PulseRecord(node_id=self.node_id, pulses={**self._pulses(seen), **ours})
         record = rec.IncarnationRecord(
@@ -412,7 +412,7 @@ class Membership:
 
     def _check_counts(self, known: Mapping[str, int]) -> None:
         if any(known.get(each, 0) < count for each, count in self._stored.items()):
-            raise StorePutBackError("it has lost heartbeats that it had counted")
+            raise StorePutBackError("it has lost signs of life that it had counted")
 
     def counted(self, transaction: Transaction) -> None:
         """A transaction of `enter` or `beat` is stored: remember its counters."""
@@ -491,10 +491,10 @@ class Membership:
         if former is None or former.incarnation < self.incarnation:
             known = "no process" if former is None else f"process {former.incarnation}"
             raise StorePutBackError(
-                f"it knows {known} of node {self.node_id}, where process {self.incarnation} had entered"
+                f"it knows {known} of node {self.node_id}, but process {self.incarnation} had registered"
             )
         if former.incarnation > self.incarnation:
-            raise NodeIdTakenError(f"process {former.incarnation} has entered in its place")
+            raise NodeIdTakenError(f"process {former.incarnation} has registered in its place")
 
     def _keys(self) -> tuple[str, str, str]:
         """Of our incarnation, our registration and our pulse."""

@@ -158,7 +158,7 @@ def _problem(key: str, record: object) -> str:
         case rec.PartitionRecord():
             right = rec.partition_key(record.id)
             if not record.target or len(set(record.replicas)) < len(record.replicas):
-                return f"its replicas {list(record.replicas)} are none, or not each named once"
+                return f"its replicas {list(record.replicas)} are empty, or name a node twice"
         case rec.QuotaRecord():
             right = rec.quota_key(record.entity_type, record.name)
         case rec.UserRecord():

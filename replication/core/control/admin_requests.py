@@ -448,7 +448,10 @@ def _take_room(target: list[int], record: PartitionRecord, free: dict[int, int])
 def _cancellable(record: PartitionRecord) -> tuple[ErrorCode, str]:
     if record.reassigning:
         return ErrorCode.NONE, ""
-    return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"its replicas are {list(record.replicas)}, and stay so"
+    return (
+        ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+        f"its replicas are {list(record.replicas)}: no move to cancel",
+    )
 
 
 def check_target(target: list[int], record: PartitionRecord, live: Collection[int]) -> tuple[ErrorCode, str]:

@@ -174,7 +174,7 @@ def _uvarint(data: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if not byte & 0x80:
             return value, at
-    raise KafkaMetadataError("a metadata record that ends in its head")
+    raise KafkaMetadataError("a metadata record ends within its header")
 
 
 class _Image:
@@ -283,7 +283,7 @@ def inherited(properties: Mapping[str, str]) -> dict[str, str]:
             if own in properties:
                 number = properties[own].strip()
                 if not number.lstrip("-").isdecimal():
-                    raise KafkaMetadataError(f"{own}={number} in the broker's settings is no number")
+                    raise KafkaMetadataError(f"{own}={number} in the broker's settings is not a number")
                 found[name] = number if int(number) < 0 else str(int(number) * factor)
                 break
     return found

@@ -93,7 +93,7 @@ def changed(request: AlterQuotasRequest, known: QuotaRecord | None) -> QuotaReco
         raise _bad(f"{request.name!r} is not a node id: give the id of a node, or no name for all nodes")
     for name in (*request.limits, *request.remove):
         if name not in allowed:
-            raise _bad(f"a {request.entity_type} has no limit {name!r}: there are {' and '.join(allowed)}")
+            raise _bad(f"a {request.entity_type} has no limit {name!r}: use {' or '.join(allowed)}")
     for name, value in request.limits.items():
         if not 1 <= value <= _MOST:
             raise _bad(f"{name}={value}: use 1 byte a second or more, or remove the limit")

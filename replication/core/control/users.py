@@ -64,13 +64,11 @@ def _check(request: AlterUserRequest) -> None:
         )
     for operation in request.allow or ():
         if operation not in OPERATIONS:
-            raise TopicError(
-                ErrorCode.INVALID_REQUEST, f"allow: {operation!r} is none of {', '.join(OPERATIONS)}"
-            )
+            raise TopicError(ErrorCode.INVALID_REQUEST, f"allow={operation!r}: use {', '.join(OPERATIONS)}")
     for mechanism in (*request.credentials, *request.remove):
         if mechanism not in HASHES:
             raise TopicError(
-                ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"{mechanism!r} is none of {', '.join(HASHES)}"
+                ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"mechanism {mechanism!r}: use {' or '.join(HASHES)}"
             )
     if request.expects not in ("", NEW, KNOWN):
         raise TopicError(ErrorCode.INVALID_REQUEST, f"expects={request.expects!r}: use {NEW!r} or {KNOWN!r}")
@@ -88,7 +86,7 @@ def why_unusable(mechanism: str, kept: ScramCredential) -> str:
         return f"{kept.iterations} iterations: use {LEAST_ITERATIONS} to {MOST_ITERATIONS}"
     if not LEAST_SALT <= len(kept.salt) <= MOST_SALT:
         return f"a salt of {len(kept.salt)} bytes: use {LEAST_SALT} to {MOST_SALT}"
-    size = _KEY_BYTES[HASHES[mechanism]]
-    if (len(kept.stored_key), len(kept.server_key)) != (size, size):
-        return f"the keys of {mechanism} have {size} bytes each"
+    size, given = _KEY_BYTES[HASHES[mechanism]], (len(kept.stored_key), len(kept.server_key))
+    if given != (size, size):
+        return f"keys of {given[0]} and {given[1]} bytes: {mechanism} needs {size} each"
     return ""

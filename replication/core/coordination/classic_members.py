@@ -36,7 +36,7 @@ class ClassicMembers(ClassicJoins):
         if state.members and state.leader is None:
             # What those had who spoke the consumer protocol is nobody's yet, and no heartbeat would tell anyone.
             self._prepare(
-                state, clock, "the coordinator before has not shared out what the group moved down with"
+                state, clock, "the previous coordinator left the move to the classic protocol unfinished"
             )
 
     def withdrawn(self, request_id: int, clock: Clock) -> None:

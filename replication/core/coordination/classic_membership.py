@@ -251,7 +251,7 @@ class ClassicMembership(Membership):
         try:
             self._told = as_partitions(decode_assignment(reply.assignment).partitions)
         except RecordFormatError as error:
-            what = f"its leader assigns in a way that is not understood: {error}"
+            what = f"its leader's assignment cannot be decoded: {error}"
             self._fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, what, now)
             return
         self._stage, self._led, self._assignments, self._meant = _Stage.STABLE, None, None, {}
@@ -333,9 +333,7 @@ class ClassicMembership(Membership):
             try:
                 said = decode_subscription(each.metadata)
             except RecordFormatError as error:
-                what = (
-                    f"member {each.member_id!r} says what it reads in a way that is not understood: {error}"
-                )
+                what = f"member {each.member_id!r} has a subscription that cannot be decoded: {error}"
                 self._fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, what, now)
                 return
             members[each.member_id] = Subscription(
@@ -398,7 +396,7 @@ def _check(
     owners: dict[Partition, str] = {}
     for member_id, found in given.items():
         if member_id not in members:
-            raise ValueError(f"there is no member {member_id!r}")
+            raise ValueError(f"the group has no member {member_id!r}")
         for each in found:
             if not 0 <= each.partition < counts.get(each.topic, 0):
                 raise ValueError(f"there is no partition {each.topic}-{each.partition}")

@@ -191,4 +191,4 @@ class ClassicState:
             return f"{found.topic}-{found.partition} is assigned to nobody"
         gone = {each for each in given if each.topic in topics} - there
         # Their names may be anything.
-        return "partitions are assigned that are not there" if gone else ""
+        return "partitions are assigned that do not exist" if gone else ""

@@ -39,11 +39,15 @@ def check_beat(beat: Beat, settings: GroupSettings) -> None:
     unknown = beat.assignor is not None and beat.assignor not in names
     refuse_if(unknown, ErrorCode.UNSUPPORTED_ASSIGNOR, f"no assignor {beat.assignor!r}; there are {names}")
     # Java's and RE2's patterns differ, and a hostile one may run for ever: clients resolve their own.
-    refuse_if(bool(beat.regex), ErrorCode.INVALID_REGULAR_EXPRESSION, "patterns are resolved by the client")
+    refuse_if(
+        bool(beat.regex),
+        ErrorCode.INVALID_REGULAR_EXPRESSION,
+        "this node resolves no patterns: resolve them in the client",
+    )
     if beat.member_epoch == JOIN:
-        refuse_if(beat.rebalance_timeout_ms <= 0, invalid, "a join has no rebalance timeout")
-        refuse_if(not beat.topics, invalid, "a join subscribes to nothing")
-        refuse_if(beat.owned is None or bool(beat.owned), invalid, "who joins owns no partitions")
+        refuse_if(beat.rebalance_timeout_ms <= 0, invalid, "a join needs a rebalance timeout")
+        refuse_if(not beat.topics, invalid, "a join needs a subscription")
+        refuse_if(beat.owned is None or bool(beat.owned), invalid, "a joining member must not own partitions")
 
 
 def owned_by(beat: Beat) -> frozenset[r.TopicPartition] | None:

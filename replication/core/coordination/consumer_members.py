@@ -171,7 +171,7 @@ class ConsumerMembers:
         if beat.member_epoch in (LEAVE, LEAVE_STATIC):
             return self._leave(request_id, beat, state, draft, context)
         fenced = place in self._fenced and beat.member_epoch != JOIN
-        refuse_if(fenced, ErrorCode.FENCED_MEMBER_EPOCH, "it did not let its partitions go in time")
+        refuse_if(fenced, ErrorCode.FENCED_MEMBER_EPOCH, "it did not release its partitions in time")
         rebalance(draft, context, admit(draft, beat, context) or moved)
         stepped = advance(draft, beat.member_id, owned_by(beat), context)
         full = beat.owned is not None and beat.rebalance_timeout_ms > 0
@@ -321,7 +321,7 @@ class ConsumerMembers:
         try:
             check_member(state, beat.member_id, beat.instance_id)
             fenced = (beat.group, beat.member_id) in self._fenced
-            refuse_if(fenced, ErrorCode.FENCED_MEMBER_EPOCH, "it did not let its partitions go in time")
+            refuse_if(fenced, ErrorCode.FENCED_MEMBER_EPOCH, "it did not release its partitions in time")
         except GroupRefusal as refused:
             body = ConsumerGroupHeartbeatResponse(error=refused.error, message=refused.message)
             reply = Reply(request_id=parked.request_id, body=body, groups=frozenset({beat.group}))

@@ -59,11 +59,15 @@ def move_up(draft: Draft, classic: ClassicState, context: Context) -> str:
     """
     mismatch, group = ErrorCode.INCONSISTENT_GROUP_PROTOCOL, classic.group
     allowed = MigrationPolicy(context.settings.consumer_migration_policy).goes_up
-    refuse_if(not allowed, mismatch, f"group {group!r} uses the classic protocol, and the policy keeps it so")
+    refuse_if(
+        not allowed,
+        mismatch,
+        f"group {group!r} uses the classic protocol, and group_consumer_migration_policy keeps it there",
+    )
     refuse_if(
         classic.protocol_type != CONSUMER_PROTOCOL,
         mismatch,
-        f"the members of group {group!r} are no consumers",
+        f"the members of group {group!r} are not consumers",
     )
     view, epoch = context.view, max(1, classic.generation)
     found = {each.member_id: _read(each, classic) for each in classic.members.values()}
@@ -124,7 +128,7 @@ def _read(member: ClassicMember, state: ClassicState) -> tuple[EmbeddedSubscript
     except RecordFormatError as error:
         raise GroupRefusal(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-            f"what member {member.member_id!r} of the classic protocol says is not understood: {error}",
+            f"what member {member.member_id!r} of the classic protocol sent cannot be decoded: {error}",
         ) from error
 
 

@@ -93,7 +93,7 @@ class MixedMembers:
         if self._consumers.is_fenced(group, member_id):
             # It may come late, but not with what it was to let go: that would have no end.
             kept = owned & r.as_set(state.current(member_id).pending)
-            refuse_if(bool(kept), ErrorCode.UNKNOWN_MEMBER_ID, "it did not let its partitions go in time")
+            refuse_if(bool(kept), ErrorCode.UNKNOWN_MEMBER_ID, "it did not release its partitions in time")
         rebalance(draft, context, why)
         advance(draft, member_id, owned, context)
         body = gm.JoinGroupResponse(
@@ -125,7 +125,9 @@ class MixedMembers:
                 ErrorCode.UNKNOWN_MEMBER_ID, f"member {member_id!r} speaks the consumer protocol"
             )
         late = self._consumers.is_fenced(state.group, member_id)
-        refuse_if(late, ErrorCode.UNKNOWN_MEMBER_ID, "it did not join again, or let go, in time")
+        refuse_if(
+            late, ErrorCode.UNKNOWN_MEMBER_ID, "it did not join again, or release its partitions, in time"
+        )
         epoch = state.current(member_id).epoch
         wrong = generation != epoch
         refuse_if(wrong, ErrorCode.ILLEGAL_GENERATION, f"generation {generation} is not {epoch}")
@@ -200,11 +202,11 @@ def _check_join(ask: gm.JoinGroupRequest, context: Context) -> EmbeddedSubscript
     told = f"session timeout {ask.session_timeout_ms} ms; it must be {least} to {most}"
     refuse_if(not allowed, ErrorCode.INVALID_SESSION_TIMEOUT, told)
     wrong = ask.protocol_type != CONSUMER_PROTOCOL or not ask.protocols
-    refuse_if(wrong, mismatch, f"group {ask.group!r} is one of consumers")
+    refuse_if(wrong, mismatch, f"group {ask.group!r} consists of consumers")
     try:
         return decode_subscription(ask.protocols[0].metadata)
     except RecordFormatError as error:
-        raise GroupRefusal(mismatch, f"the subscription is not understood: {error}") from error
+        raise GroupRefusal(mismatch, f"the subscription cannot be decoded: {error}") from error
 
 
 def _member(ask: gm.JoinGroupRequest, member_id: str) -> ClassicMember:

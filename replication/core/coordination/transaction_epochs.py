@@ -292,12 +292,10 @@ def _is_last(now: TransactionValue, producer_id: int, producer_epoch: int) -> bo
 
 def _fenced(producer_id: int, producer_epoch: int) -> str:
     return (
-        f"producer {producer_id} with epoch {producer_epoch} does not hold the transactional id any more: "
+        f"producer {producer_id} with epoch {producer_epoch} no longer holds the transactional id: "
         "another producer has taken it over"
     )
 
 
-_UNKNOWN = (
-    "the transactional id is not known here: nobody has used it, or not for so long that it has expired"
-)
+_UNKNOWN = "the transactional id is unknown: it was never used, or has expired"
 _STILL_ENDING = "the producer's previous transaction is still being ended"

@@ -267,8 +267,8 @@ class Replica:
             # Others have counted on what is gone: in this incarnation it may neither lead nor follow again.
             self._open = False
             self.failure = (
-                f"the log of {self.partition} came back with its end at {event.log_end_offset} and had reached "
-                f"{self.log.least_end}: restart the node as one that has lost data"
+                f"the log of {self.partition} was reopened with its end at {event.log_end_offset}, but had reached "
+                f"{self.log.least_end}: restart the node, which then copies it from the leader"
             )
             return
         # What this process knows to be committed is more than what it had written down of it.

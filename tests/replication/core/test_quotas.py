@@ -73,7 +73,7 @@ def test_a_node_has_its_own_throttle_or_that_of_all() -> None:
     ("request_", "said"),
     [
         (m.AlterQuotasRequest(entity_type="group", limits={PRODUCER: 1}), "user, client_id, node"),
-        (m.AlterQuotasRequest(entity_type="user", limits={"speed": 1}), "producer_byte_rate and consumer"),
+        (m.AlterQuotasRequest(entity_type="user", limits={"speed": 1}), "producer_byte_rate or consumer"),
         (m.AlterQuotasRequest(entity_type="user", remove=["speed"]), "no limit 'speed'"),
         (m.AlterQuotasRequest(entity_type="user", limits={quotas.LEADER_THROTTLE: 1}), "a user has no limit"),
         (

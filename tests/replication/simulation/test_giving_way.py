@@ -25,17 +25,17 @@ def test_no_process_gives_way_to_its_own_entry(cluster: Cluster) -> None:
     node = cluster.nodes[2]
     assert cluster.store.processes[2].process == node.process_name
     with pytest.raises(Violated, match="S23: node 2 gives way to its own entry"):
-        cluster.refuses(node, NodeIdTakenError("process 1 entered while this one started"))
+        cluster.refuses(node, NodeIdTakenError("process 1 registered while this one started"))
 
 
 def test_no_process_gives_way_to_nobody(cluster: Cluster) -> None:
     del cluster.store.processes[2]
     with pytest.raises(Violated, match="S23"):
-        cluster.refuses(cluster.nodes[2], NodeIdTakenError("process 1 entered while this one started"))
+        cluster.refuses(cluster.nodes[2], NodeIdTakenError("process 1 registered while this one started"))
 
 
 def test_a_process_gives_way_to_another_one(cluster: Cluster) -> None:
     known = cluster.store.processes[2]
     cluster.store.processes[2] = attrs.evolve(known, incarnation=2, process="process 9")
-    cluster.refuses(cluster.nodes[2], NodeIdTakenError("process 2 has entered in its place"))
+    cluster.refuses(cluster.nodes[2], NodeIdTakenError("process 2 has registered in its place"))
     assert not cluster.nodes[2].up

@@ -64,7 +64,7 @@ def test_an_entry_of_another_process_is_not() -> None:
     """Both had read the same store, so that they have the same incarnation in mind."""
     first, second = starting("a"), starting("b")
     entered = first.enter({}, ["tcp://a"], 1).transaction
-    with pytest.raises(NodeIdTakenError, match="process 1 entered while this one started"):
+    with pytest.raises(NodeIdTakenError, match="process 1 registered while this one started"):
         second.enter(stored(entered, rec.node_key(1)), ["tcp://b"], 1)
 
 
@@ -110,13 +110,13 @@ def test_a_log_that_cannot_be_opened_counts_only_if_it_has_lost_nothing(
 def test_a_store_that_was_put_back_since_the_process_began_is_not_entered() -> None:
     """Waiting for the former process to go takes a while, in which anything may become of the store."""
     membership = starting("a")
-    with pytest.raises(StorePutBackError, match="is at revision 3, and was at 4"):
+    with pytest.raises(StorePutBackError, match="is at revision 3, but was at 4"):
         membership.begin({}, 4)
         membership.enter({}, [], 3)
     pulses = rec.PulseRecord(node_id=1, pulses={"folder of a": 7})
     key = rec.pulse_key(1)
     membership.begin({key: Seen(key=key, version=1, value=b"", record=pulses)}, 4)
-    with pytest.raises(StorePutBackError, match="lost heartbeats"):
+    with pytest.raises(StorePutBackError, match="lost signs of life"):
         membership.enter({}, [], 9)
 
 
@@ -124,10 +124,12 @@ def test_a_store_that_does_not_know_the_process_is_told_with_what_it_knows() -> 
     membership = starting("a")
     entered = stored(membership.enter({}, [], 1).transaction, rec.node_key(1))
     key = rec.incarnation_key(1)
-    with pytest.raises(StorePutBackError, match="it knows no process of node 1, where process 1 had entered"):
+    with pytest.raises(
+        StorePutBackError, match="it knows no process of node 1, but process 1 had registered"
+    ):
         membership.beat({name: each for name, each in entered.items() if name != key}, [])
     older = rec.IncarnationRecord(node_id=1, incarnation=0, process="before")
-    with pytest.raises(StorePutBackError, match="it knows process 0 of node 1, where process 1 had entered"):
+    with pytest.raises(StorePutBackError, match="it knows process 0 of node 1, but process 1 had registered"):
         membership.beat(entered | {key: Seen(key=key, version=1, value=b"", record=older)}, [])
 
 

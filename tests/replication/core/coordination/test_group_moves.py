@@ -522,7 +522,7 @@ def test_a_group_of_others_than_consumers_does_not_move() -> None:
     assert other.ask(connect).error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     garbage = attrs.evolve(connect, protocol_type="consumer")
     refused = other.ask(garbage)
-    assert refused.error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL and "not understood" in refused.message
+    assert refused.error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL and "cannot be decoded" in refused.message
 
 
 def test_a_move_that_the_log_does_not_take_changes_nothing() -> None:

@@ -76,10 +76,10 @@ CHANGES: dict[str, tuple[Callable[[GroupHost], None], str]] = {
     "made again": (lambda host: host.see({"t": 1}, t=5), "t-4 is assigned to nobody"),
     "made again and smaller": (
         lambda host: host.see({"t": 1}, t=3),
-        "partitions are assigned that are not there",
+        "partitions are assigned that do not exist",
     ),
     "new": (lambda host: host.see(t=4, later=1), "later-0 is assigned to nobody"),
-    "deleted": (lambda host: host.see(other=2), "partitions are assigned that are not there"),
+    "deleted": (lambda host: host.see(other=2), "partitions are assigned that do not exist"),
 }
 
 
