@@ -282,7 +282,7 @@ def partition_keys(keys: ArrowColumn, partitions: int) -> array[int]:
     column = _Columns(keys)
     out = array("i", [0]) * keys.count
     if lib.isr_arrow_partition(column.structs[0], partitions, ffi.from_buffer("int32_t[]", out)):
-        raise ValueError("the column of keys makes no sense, or there is no partition")
+        raise ValueError("the column of keys is malformed, or the number of partitions is below 1")
     return out
 
 
@@ -325,7 +325,7 @@ class BatchBuilder:
     ) -> tuple[bytes, int]:
         """A batch of the first of `rows` (a buffer of 32-bit integers), and how many of them it holds.
 
-        Raises BatchTooLargeError if not even the first fits, ValueError if the columns make no sense.
+        Raises BatchTooLargeError if not even the first fits, ValueError if the columns are malformed.
         """
         wanted = ffi.from_buffer("int32_t[]", rows)
         key, value = self._columns.structs
@@ -345,9 +345,7 @@ class BatchBuilder:
             self._taken,
         )
         if size < 0:
-            raise ValueError(
-                "the columns make no sense: offsets run out of the bytes, or a header has no key"
-            )
+            raise ValueError("malformed columns: their offsets exceed their data, or a header has no key")
         if size == 0:
             raise BatchTooLargeError(f"a record does not fit a batch of {len(self._room)} bytes")
         batch = memoryview(self._room)[:size]

@@ -35,8 +35,8 @@ REASONS = {
     lib.ISR_BAD_MAGIC: "not a batch of format v2",
     lib.ISR_BAD_LENGTH: "its length is shorter than a header",
     lib.ISR_BAD_CRC: "CRC-32C does not match",
-    lib.ISR_BAD_HEADER: "offset, count or attributes make no sense",
-    lib.ISR_BAD_RECORD: "its records do not fit it",
+    lib.ISR_BAD_HEADER: "its offset, count or attributes are invalid",
+    lib.ISR_BAD_RECORD: "its records do not match its header",
 }
 
 ROW_FORMAT = "@qqqqqiiiiihh"

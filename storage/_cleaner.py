@@ -239,7 +239,7 @@ class Copier:
         flags = lib.ISR_CLEAN_ANY | self._flags(info)
         reason = self._clean(ffi.from_buffer(plain), len(plain), flags, out, progress)
         if reason != lib.ISR_OK:
-            raise CorruptBatchError(info.position, REASONS.get(reason, "its records do not fit it"))
+            raise CorruptBatchError(info.position, REASONS.get(reason, "its records do not match its header"))
         cleaned = memoryview(out)[: progress.written]
         if progress.changed == 0:
             return batch, progress.removed

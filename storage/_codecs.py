@@ -65,7 +65,7 @@ def decompress(codec: int, data: memoryview, max_bytes: int, position: int) -> B
     except _TooLong:
         raise InflatedTooLargeError(position, codec_name(codec), max_bytes) from None
     except (library.DecompressionError, _BadFrame) as error:
-        reason = f"its records are not what {codec_name(codec)} makes ({error})"
+        reason = f"its records are not valid {codec_name(codec)} data ({error})"
         raise CorruptBatchError(position, reason) from error
 
 
@@ -117,7 +117,7 @@ def _decompress_snappy(library: Any, data: memoryview, max_bytes: int) -> Buffer
         size = int.from_bytes(data[at : at + 4])
         at += 4
         if size > len(data) - at:
-            raise _BadFrame(f"a block of {size} bytes runs out of it")
+            raise _BadFrame(f"a block of {size} bytes exceeds the batch")
         parts.append(_decompress_raw(library, data[at : at + size], max_bytes))
         max_bytes -= len(parts[-1])
         at += size
@@ -127,7 +127,7 @@ def _decompress_snappy(library: Any, data: memoryview, max_bytes: int) -> Buffer
 def _decompress_raw(library: Any, block: memoryview, max_bytes: int) -> Buffer:
     length = library.snappy.decompress_raw_len(block)
     if length > _SNAPPY_MAX_EXPANSION * len(block):
-        raise _BadFrame(f"{len(block)} bytes cannot stand for {length}")
+        raise _BadFrame(f"{len(block)} bytes cannot decompress to {length}")
     if length > max_bytes:
         raise _TooLong
     out = bytearray(length)

@@ -19,7 +19,7 @@ _HEAD = struct.Struct(">qii")
 """How a batch begins: base offset, length and leader epoch. What a leader sets is all in there."""
 _SIZE_AND_DELTA = struct.Struct(">i11xi")
 """Length and last offset delta, from the length on."""
-_NOT_NAMED = "the bytes for {} are not the batches named"
+_NOT_NAMED = "the bytes for {} are not the announced batches"
 _GATHERED_BYTES = 8192
 """Batches of this size or more are written from where they lie; copying smaller ones costs less than two more
 buffers in a gathered write."""
@@ -59,7 +59,7 @@ def prepare(
     An epoch begins where the batch before it ends, also if offsets are missing between them: nobody knows which of
     the two had those.
 
-    Raises AppendError if the chunks do not run on or an epoch goes back.
+    Raises AppendError if the chunks are not contiguous or an epoch goes back.
     """
     pieces: list[Piece] = []
     epochs: list[EpochEntry] = []
@@ -69,7 +69,8 @@ def prepare(
         wrong = chunk.base_offset < offset if skips else chunk.base_offset != offset
         if wrong or not chunk.batches:
             raise AppendError(
-                f"{name} ends at offset {offset}: {len(chunk.batches)} batches at {chunk.base_offset} do not run on"
+                f"{name} ends at offset {offset}: {len(chunk.batches)} batches at {chunk.base_offset} are "
+                "not contiguous"
             )
         batches = []
         size, newest, gap, skipped = 0, -1, False, 0
@@ -114,7 +115,9 @@ def prepare(
             size += batch_size
             offset += delta + 1
         if size != len(chunk.data):
-            raise AppendError(f"{len(chunk.data)} bytes for {name} are not the {len(batches)} batches named")
+            raise AppendError(
+                f"{len(chunk.data)} bytes for {name} are not the {len(batches)} announced batches"
+            )
         pieces.append(
             Piece(_buffers_of(name, chunk, offset), size, batches, chunk.batches, newest, gap, markers)
         )

@@ -534,7 +534,7 @@ class Segment:
                 f"{self.path} cannot be read: {os.strerror(ffi.errno)}; check the device"
             )
         if reason != lib.ISR_OK:
-            raise CorruptBatchError(position, "its header makes no sense", path=str(self.path))
+            raise CorruptBatchError(position, "its header is invalid", path=str(self.path))
 
 
 def _size_of(path: Path) -> int:

@@ -155,7 +155,7 @@ def identify(path: Path) -> ForeignIdentity:
             directory_id=found.get("directory.id", ""),
         )
     except (KeyError, ValueError):
-        raise ForeignFolderError(path, [f"{META} does not name cluster.id and node.id"]) from None
+        raise ForeignFolderError(path, [f"{META} lacks cluster.id or node.id"]) from None
     if not (path / CLEAN_SHUTDOWN).exists():
         raise ForeignFolderError(
             path, [f"it has no {CLEAN_SHUTDOWN}: its broker runs, or did not stop cleanly; {_RESTART}"]

@@ -322,7 +322,7 @@ class LogDirectory:
             try:
                 self._make_folders([each for each in wanted if not self._folder_of(each[0]).is_dir()])
             except OSError as error:
-                raise storage_error(error, f"cannot make folders in {self.path}") from error
+                raise storage_error(error, f"cannot create folders in {self.path}") from error
 
     def _make_folders(self, wanted: Sequence[tuple[PartitionKey, str | None]]) -> None:
         if not wanted:
@@ -557,7 +557,7 @@ class LogDirectory:
         try:
             all_synced = not waiting or self._sync_filesystem()
         except OSError as error:
-            raise storage_error(error, f"cannot bring {self.path} to the device") from error
+            raise storage_error(error, f"cannot flush {self.path} to the device") from error
         if all_synced:
             for log in waiting:
                 log.settled()

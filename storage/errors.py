@@ -190,8 +190,8 @@ class WrongTopicIdError(StorageError):
 
     def __init__(self, path: str, found: str, expected: str) -> None:
         super().__init__(
-            f"{path} belongs to topic id {found}, not to {expected}: the topic was created again; "
-            f"move the folder aside if the old data is not needed"
+            f"{path} belongs to topic id {found}, not to {expected}: the topic was deleted and created "
+            "again; move the folder aside and restart: the replica is copied again from its leader"
         )
         self.found = found
         self.expected = expected

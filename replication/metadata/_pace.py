@@ -50,4 +50,4 @@ class CountedLog:
             return
         self._told[what] = now
         more = self._untold.pop(what, 0)
-        self._log.error("%s%s", message, f" ({more} more since it was last told)" if more else "")
+        self._log.error("%s%s", message, f" ({more} more since the last line)" if more else "")

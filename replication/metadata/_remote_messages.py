@@ -349,4 +349,4 @@ def decode(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(body, type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise ProtocolError(f"this is no {kind.__name__}: {error}") from error
+        raise ProtocolError(f"malformed {kind.__name__}: {error}") from error

@@ -48,7 +48,9 @@ def meaning(path: str, error: sqlite3.Error) -> MetadataError:
             "writers until it runs or dies); nothing was written"
         )
     if code in _CORRUPT:
-        return StoreCorruptError(f"{path} is damaged or no SQLite file ({error}); restore it or move it away")
+        return StoreCorruptError(
+            f"{path} is damaged or not a SQLite file ({error}); restore it or move it away"
+        )
     return StoreUnavailableError(f"cannot use {path}: {error}")
 
 
@@ -100,7 +102,9 @@ def connect(path: str) -> sqlite3.Connection:
     """Open the file, made if absent, with a schema of this release. May raise `StoreBusyError`: try again."""
     folder = os.path.dirname(path) or "."
     if not Path(folder).is_dir():
-        raise StoreUnavailableError(f"cannot open {path}: the folder {folder} does not exist; make it first")
+        raise StoreUnavailableError(
+            f"cannot open {path}: the folder {folder} does not exist; create it first"
+        )
     with suppress(OSError):  # what is wrong with the file or its folder, SQLite says
         # For its owner alone, under any umask; SQLite gives the files that it makes beside it the same mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -144,7 +148,7 @@ def _check_identity(path: str, connection: sqlite3.Connection) -> bool:
         return True
     if _pragma(connection, "application_id") != APPLICATION_ID:
         raise StoreCorruptError(
-            f"{path} is a SQLite file of some other program; give the store a file of its own"
+            f"{path} is a SQLite file of another program; give the store a file of its own"
         )
     version = _pragma(connection, "user_version")
     if version != SCHEMA_VERSION:

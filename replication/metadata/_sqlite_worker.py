@@ -147,5 +147,5 @@ class Worker:
             if (job := self._queue.get()) is not None:
                 self._blocked.append(job)
         for job in self._blocked:
-            job.fail(StoreClosedError("the store was left before it came to this call"))
+            job.fail(StoreClosedError("the store was closed before this call began"))
             self.post(job.done.set)

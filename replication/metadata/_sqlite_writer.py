@@ -67,13 +67,13 @@ class Writer:
 
     async def _opened(self, deadline: float) -> None:
         if self._closed:
-            raise StoreClosedError("the store was left before it came to this call")
+            raise StoreClosedError("the store was closed before this call began")
         if self._process is not None:
             return
         try:
             await self._start()
             if self._closed:  # while the process was being started: nobody else would end it
-                raise StoreClosedError("the store was left before it came to this call")
+                raise StoreClosedError("the store was closed before this call began")
             await self._call("open", (self._boot,), deadline)
         except WriterLostError as error:
             raise StoreUnavailableError(str(error)) from error  # nothing was asked of it yet
@@ -135,7 +135,7 @@ class Writer:
 
     def _running(self) -> trio.Process:
         if self._process is None:
-            raise WriterLostError(f"the store {self._path} was left meanwhile")
+            raise WriterLostError(f"the store {self._path} was closed meanwhile")
         return self._process
 
     async def _start(self) -> None:
@@ -158,7 +158,7 @@ class Writer:
     async def _lost(self, what: str) -> WriterLostError:
         process, self._process = self._process, None
         if process is None:
-            return WriterLostError(f"the store {self._path} was left meanwhile")
+            return WriterLostError(f"the store {self._path} was closed meanwhile")
         process.kill()
         with trio.CancelScope(shield=True):
             with trio.move_on_after(_END_SECONDS):

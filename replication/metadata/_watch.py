@@ -80,7 +80,7 @@ class PrefixWatch(Watch):
 
     def _end_of_watch(self) -> Exception:
         if self._store_closed:
-            return StoreClosedError(f"the store was left while {self.prefix!r} was watched")
+            return StoreClosedError(f"the store was closed while {self.prefix!r} was watched")
         return StopAsyncIteration()
 
 

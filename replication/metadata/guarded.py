@@ -424,7 +424,7 @@ class GuardedStore(MetadataStore):
                     return
                 if result is not None:
                     self._told.error(
-                        result.what, f"the watch of {relay.prefix!r} stands still: {result.text}"
+                        result.what, f"the watch of {relay.prefix!r} is interrupted: {result.text}"
                     )
                 await self._pace.failed("watch")
                 await self._mended.wait()

@@ -182,7 +182,7 @@ class RemoteStore(MetadataStore):
                 if trio.current_time() + _RETRY_SECONDS > deadline:
                     raise
                 if not told:
-                    log.info("%s; trying for %g s", error, self._connect_seconds)
+                    log.info("%s; retrying for %g s", error, self._connect_seconds)
                     told = True
                 await trio.sleep(_RETRY_SECONDS)
             else:
@@ -209,7 +209,7 @@ class RemoteStore(MetadataStore):
                 session.end()
         self._engine = None
         if self._connection is not None:
-            self._connection.abort("the store was left")
+            self._connection.abort("the store was closed")
         engine.nursery.cancel_scope.cancel()
         await engine.nursery_manager.__aexit__(None, None, None)
 
@@ -282,7 +282,7 @@ class RemoteStore(MetadataStore):
         try:
             return m.decode(body, kind)
         except ProtocolError as error:
-            raise StoreLostError(f"what answers at {self.url} is not a metadata store: {error}") from error
+            raise StoreLostError(f"the server at {self.url} is not a metadata store: {error}") from error
 
     # the interface
 

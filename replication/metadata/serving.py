@@ -54,7 +54,12 @@ log = logging.getLogger("insync.metadata")
 
 def nodes_only(peer: PeerIdentity, kind: int) -> str | None:
     """The rule of a served store without another: who may write there rules the cluster, so it is for nodes."""
-    return None if peer.node_id >= 0 else f"{peer.principal} may not use the metadata store: only nodes may"
+    if peer.node_id >= 0:
+        return None
+    return (
+        f"{peer.principal} may not use the metadata store: only nodes may; a client needs a rule with store in "
+        "`allow`"
+    )
 
 
 async def serve_store(
@@ -100,7 +105,8 @@ async def serve_store(
 async def _claims(demands_proof: bool, peer: PeerIdentity) -> str | None:
     """Nodes come before they are registered, and in no incarnation: nobody outdoes another by a higher one."""
     if peer.incarnation:
-        return f"node {peer.node_id} claims incarnation {peer.incarnation}, where nodes have none yet"
+        return f"node {peer.node_id} claims incarnation {peer.incarnation}, but a node has none when "
+        "it opens the store"
     if demands_proof and not peer.is_proven:
         return unproven(peer)
     return None
@@ -188,7 +194,7 @@ class _Server:
         if request.kind == m.Kind.WATCH:
             self._watch(request)
         elif answer is None:
-            request.fail(m.Failure.INVALID, f"a metadata store knows no request of kind {request.kind}")
+            request.fail(m.Failure.INVALID, f"a metadata store has no request of kind {request.kind}")
         else:
             self._nursery.start_soon(self._answer, request, answer)
 
@@ -202,7 +208,7 @@ class _Server:
                 request.fail(_failure(error), str(error))
             except Exception as error:  # noqa: BLE001 - of a store that is not behind `open_store`
                 reason = f"{type(error).__name__}: {error}{place_of(error)}"
-                self._told.error(reason, f"the metadata store that is served failed: {reason}")
+                self._told.error(reason, f"the served metadata store failed: {reason}")
                 request.fail(m.Failure.FAILED, reason)
 
     async def _get(self, request: Request) -> bytes:
@@ -293,7 +299,9 @@ class _Server:
             try:
                 await served.inner.close()
             except Exception as error:  # noqa: BLE001 - the session must end all the same, so it is tried again
-                log.warning("session %d has expired, but cannot be ended yet: %s", served.inner.id, error)
+                log.warning(
+                    "session %d has expired, but cannot be ended, retrying: %s", served.inner.id, error
+                )
                 await trio.sleep(_RETRY_SECONDS)
         del self._sessions[handle]
 

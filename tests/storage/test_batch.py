@@ -271,7 +271,7 @@ def test_records_before_a_bad_one_are_given() -> None:
     bad[BATCH_OVERHEAD_BYTES] ^= 2
     found = records(good + bytes(bad))
     assert isinstance(next(found), Record)
-    with pytest.raises(CorruptBatchError, match="records do not fit") as caught:
+    with pytest.raises(CorruptBatchError, match="records do not match its header") as caught:
         next(found)
     assert caught.value.position == len(good)
 

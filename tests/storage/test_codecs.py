@@ -172,7 +172,7 @@ def test_a_false_record_inside_names_the_batch_it_came_in() -> None:
     bad = packed(1, bytes(cramjam.gzip.compress(plain[BATCH_OVERHEAD_BYTES:-1] + b"\x07")), plain)
     first = build_batch([None], [b"a" * 500], timestamps_ms=0, compression="zstd")
     for read in (lambda data: list(records(data)), decode_columns):
-        with pytest.raises(CorruptBatchError, match="do not fit") as caught:
+        with pytest.raises(CorruptBatchError, match="do not match its header") as caught:
             read(first + bad)
         assert caught.value.position == len(first)
 

@@ -63,8 +63,8 @@ def test_follower_keeps_the_bytes(log: Log, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("base_offset", "leader_epoch", "message"),
     [
-        (0, 5, "do not run on"),
-        (4, 5, "do not run on"),
+        (0, 5, "are not contiguous"),
+        (4, 5, "are not contiguous"),
         (3, 1, "epoch 1, but 2 has begun"),
         (3, None, "should be at 3"),
     ],
@@ -80,9 +80,9 @@ def test_what_does_not_run_on_is_refused(log: Log, base_offset: int, leader_epoc
 
 def test_bytes_must_be_the_batches_named(log: Log) -> None:
     data = batch(2)
-    with pytest.raises(AppendError, match="not the 1 batches named"):
+    with pytest.raises(AppendError, match="not the 1 announced batches"):
         log.append([Chunk(data + b"x", scan(data), 0, 0)])
-    with pytest.raises(AppendError, match="not the batches named"):
+    with pytest.raises(AppendError, match="not the announced batches"):
         log.append([Chunk(bytes(len(data)), scan(data), 0, 0)])
     with pytest.raises(AppendError):
         log.append([Chunk(b"", [], 0, 0)])

@@ -289,6 +289,6 @@ def test_a_device_that_fails_at_the_last_wait_leaves_no_marker(
         held.close()
         assert open_directory(tmp_path).was_clean, "without such a call every log waits for itself"
         return
-    with pytest.raises(StorageBrokenError, match=r"cannot bring .* to the device: Input/output error"):
+    with pytest.raises(StorageBrokenError, match=r"cannot flush .* to the device: Input/output error"):
         held.close()
     assert not open_directory(tmp_path).was_clean

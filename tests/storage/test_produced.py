@@ -69,7 +69,7 @@ LIES: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", LIES)
 def test_records_that_are_not_what_the_header_says(name: str) -> None:
-    with pytest.raises(InvalidRecordsError, match="its records do not fit it"):
+    with pytest.raises(InvalidRecordsError, match="its records do not match its header"):
         scan_produced(LIES[name])
 
 

@@ -243,7 +243,7 @@ async def test_failures_come_later_and_later_and_are_told_seldom(
         assert attempts <= 100 / LONGEST_PAUSE + 6
         lines = [record.getMessage() for record in caplog.records]
         assert 5 <= len(lines) <= 11
-        assert "more since it was last told" in lines[-1]
+        assert "more since the last line" in lines[-1]
         scene.plugin.before = None
         await store.get("k")
         scene.plugin.before = timeout

@@ -85,7 +85,7 @@ async def test_folder_in_place_of_the_file(tmp_path: Path) -> None:
 
 async def test_file_that_is_no_database(path: Path) -> None:
     fill(path, b"something else entirely" * 100)
-    await fails_to_open(path, StoreCorruptError, "no SQLite file")
+    await fails_to_open(path, StoreCorruptError, "not a SQLite file")
     assert contents(path) == b"something else entirely" * 100
 
 

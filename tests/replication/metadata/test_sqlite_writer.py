@@ -246,7 +246,7 @@ async def test_a_process_that_was_being_started_when_the_store_was_left_is_ended
     async with trio.open_nursery() as nursery:
 
         async def opening() -> None:
-            with pytest.raises(StoreClosedError, match="was left"):
+            with pytest.raises(StoreClosedError, match="was closed"):
                 await writer.open()
 
         nursery.start_soon(opening)

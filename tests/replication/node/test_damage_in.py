@@ -46,7 +46,7 @@ def test_a_header_without_sense_is_found_in_its_file(tmp_path: Path, monkeypatch
     """The look-up of the offset meets it, before anything is read."""
 
     def read(self: DiskLog, offset: int, max_bytes: int) -> NoReturn:
-        raise CorruptBatchError(700, "its header makes no sense", path="t-0/0.log")
+        raise CorruptBatchError(700, "its header is invalid", path="t-0/0.log")
 
     log, _ = log_of_four(tmp_path)
     with monkeypatch.context() as patched:
