@@ -182,12 +182,12 @@ async def _positions(
             return {each: max(first[each], end[each] - back) for each in at}
         case "offset":
             if wanted.value < 0:
-                raise BadSearchError(f"{wanted.value} is no offset: give a number from 0 on")
+                raise BadSearchError(f"{wanted.value} is not an offset: give a number, 0 or more")
             return {each: min(max(first[each], wanted.value), end[each]) for each in at}
         case "time":
             found = await reader.offsets_for_times(dict.fromkeys(at, wanted.value))
             return {each: end[each] if (offset := found[each]) is None else offset for each in at}
-    raise BadSearchError(f"{wanted.start!r} is no start: use earliest, newest, offset or time")
+    raise BadSearchError(f"{wanted.start!r} is not a start: use earliest, newest, offset or time")
 
 
 def _matches(record: ConsumerRecord, wanted: Search) -> bool:

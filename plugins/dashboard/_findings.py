@@ -48,10 +48,10 @@ def findings(look: Look, changes: ChangeLog, hanging: Sequence[HangingTransactio
             Finding(
                 key="more",
                 severity=WARNING,
-                title=f"{len(partitions) - SHOWN:,} more partitions are not as they should be",
-                cause="They are not listed here, for they are many.",
-                consequence="As for those that are listed.",
-                remedy="Look after the nodes first: partitions follow.",
+                title=f"{len(partitions) - SHOWN:,} more partitions have problems",
+                cause="They are too many to list here.",
+                consequence="The same as for the listed ones.",
+                remedy="Repair the nodes first: their partitions recover with them.",
             )
         )
     return sorted(found, key=lambda each: each.severity != ERROR)
@@ -63,10 +63,10 @@ def _cluster(look: Look) -> Iterator[Finding]:
             key="controller",
             severity=ERROR,
             title="There is no controller",
-            cause="No node holds the controller's office in the metadata store.",
-            consequence="No leader is elected and no topic can be changed. Partitions with a leader go on.",
+            cause="No node is registered as controller in the metadata store.",
+            consequence="No leader is elected and no topic can be changed. Partitions that have a leader continue.",
             remedy="Check that the metadata store answers and that its disk has room: "
-            "any living node then takes the office.",
+            "any living node then takes over.",
         )
 
 
@@ -86,7 +86,7 @@ def _nodes(look: Look, changes: ChangeLog) -> Iterator[Finding]:
                 severity=ERROR,
                 title=f"Node {node} does not answer",
                 cause=f"{_sentence(report.error)}{since}",
-                consequence=f"{len(held)} partitions have a replica on it and tolerate one failure less.",
+                consequence=f"{len(held)} partitions have a replica on it and tolerate one failure fewer.",
                 remedy=f"Start node {node} again; it catches up by itself. "
                 f"If it does not come back, move its replicas: insync drain {node}.",
                 node=node,
@@ -96,8 +96,8 @@ def _nodes(look: Look, changes: ChangeLog) -> Iterator[Finding]:
                 key=f"store-{node}",
                 severity=ERROR,
                 title=f"Node {node} cannot write to the metadata store",
-                cause=f"The store has taken no write of node {node} for {report.store_age_ms / 1000:.0f} s.",
-                consequence="What it says of others is as old. No ISR that it leads can shrink: "
+                cause=f"The store has accepted no write of node {node} for {report.store_age_ms / 1000:.0f} s.",
+                consequence="Its view of the cluster is as old. ISRs that it leads cannot shrink: "
                 "writes may wait for a silent replica.",
                 remedy="Check the store: its process, its disk, and whether a process that holds its lock "
                 "stands still.",
@@ -115,7 +115,7 @@ _CHECKS = {
         "Replace or repair the disk, then start the node again: it copies what is missing.",
     ),
     "logs": (
-        "Those partitions have a replica less.",
+        "Those partitions have one replica fewer.",
         "Read the node's log for the reason; a damaged folder that was moved aside is copied again.",
     ),
     "maintenance": (
@@ -132,8 +132,8 @@ def _hanging(each: HangingTransaction) -> Finding:
         severity=ERROR,
         title=f"A transaction hangs in {each.topic}-{each.partition}",
         cause=f"Producer {each.producer_id}{whose} has opened it at offset {each.start_offset:,}, and no "
-        "coordinator knows that it is to be ended there.",
-        consequence="Consumers that read what is committed get nothing from that offset on.",
+        "coordinator will end it.",
+        consequence="Consumers with isolation_level=read_committed get nothing from that offset on.",
         remedy=f"Abort it: insync transaction abort {each.topic} {each.partition} --start-offset "
         f"{each.start_offset}. Its records never count then.",
         at=(each.topic, each.partition),
@@ -202,7 +202,7 @@ def _short(look: Look, at: At, each: PartitionInfo, changes: ChangeLog, needed: 
     writes = (
         f"acks=all writes are refused until {needed} replicas are in sync."
         if refused
-        else f"Writes go on. acks=all writes are refused if {len(each.isr) - needed + 1} more "
+        else f"Writes continue. acks=all writes are refused if {len(each.isr) - needed + 1} more "
         f"{'replica leaves' if len(each.isr) == needed else 'replicas leave'} the ISR."
     )
     return Finding(
@@ -231,7 +231,7 @@ def _behind(
         else "has not fetched"
     )
     silent = (
-        f"; it has caught up with nothing for {follower.lag_ms / 1000:.0f} s"
+        f"; it has not been caught up for {follower.lag_ms / 1000:.0f} s"
         if follower.lag_ms > SILENT_MS
         else ""
     )
@@ -282,7 +282,7 @@ def _last_of(changes: ChangeLog, at: At) -> Change | None:
 def _since(change: Change | None) -> str:
     if change is None or change.facts.get("state") != "gone":
         return ""
-    return f" It is gone since {clock(change.at)}: {change.why}."
+    return f" It has been gone since {clock(change.at)}: {change.why}."
 
 
 def clock(at: float) -> str:

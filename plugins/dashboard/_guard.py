@@ -130,15 +130,15 @@ class Guard:
     def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> str:
         host = headers.get("host", "")
         if host not in self.hosts:
-            return f"this dashboard is not called {host!r}: open it by the address that it printed"
+            return f"{host!r} is not an address of this dashboard: open the one that it printed"
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != host:
-            return "a page of another site must not talk to this dashboard"
+            return "this dashboard refuses requests from pages of other sites"
         # A browser always names the origin of a WebSocket and of a form: without one it is none.
         if origin is None and scope["type"] == "websocket":
-            return "a WebSocket has to say where it comes from (Origin)"
+            return "a WebSocket request needs an Origin header"
         if headers.get("sec-fetch-site") == "cross-site" and scope.get("method", "GET") != "GET":
-            return "a page of another site must not talk to this dashboard"
+            return "this dashboard refuses requests from pages of other sites"
         return ""
 
     async def _log_in(self, door: Door, scope: Scope, receive: Receive, send: Send) -> None:

@@ -58,12 +58,12 @@ class Login:
         if self.user is None:
             return
         if admin is None:
-            raise LoginError("the cluster does not answer: nobody can say what a user may do")
+            raise LoginError("the cluster does not answer, so the user's rights are unknown: try again")
         known = await _user(admin, self.name)
         if known is None:
-            raise LoginError(f"there is no user {self.name!r} any more")
+            raise LoginError(f"user {self.name!r} was deleted")
         if known != self.user:
-            raise LoginError(f"user {self.name!r} is not what it was: log out, and log in again")
+            raise LoginError(f"user {self.name!r} was changed: log out, and log in again")
         if not self.may(operation):
             raise LoginError(f"user {self.name!r} may not {operation}")
 
@@ -99,7 +99,7 @@ class PasswordDoor:
 
     async def enter(self, name: str, password: str) -> Login:
         if not hmac.compare_digest(password.encode(), self._password):
-            raise WrongPasswordError("That is not the password.")
+            raise WrongPasswordError("Wrong password.")
         everything = frozenset({"consume", "produce", "admin"})
         return Login(name="somebody", operations=everything)
 
@@ -118,16 +118,18 @@ class UserDoor:
     async def enter(self, name: str, password: str) -> Login:
         admin = self._admin()
         if admin is None:
-            raise LoginError("The cluster does not answer: nobody can log in now.")
+            raise LoginError("The cluster does not answer, so nobody can log in: try again later.")
         try:
             verified = await admin.verify_user(name, password) if 0 < len(name) <= LONGEST else None
             user = await _user(admin, name) if verified else None
         except (ClientError, TransportError) as error:
-            raise LoginError(f"The cluster cannot say: {error}") from error
+            raise LoginError(f"The cluster cannot check the password: {error}") from error
         if not verified or user is None:
-            raise WrongPasswordError("There is no such user, or that is not the password.")
+            raise WrongPasswordError("Unknown user, or wrong password.")
         if "consume" not in verified.operations:
-            raise LoginError(f"User {name!r} may not consume, and so see nothing here.")
+            raise LoginError(
+                f"User {name!r} may not consume, which this dashboard requires: add a rule with consume."
+            )
         return Login(name=name, operations=verified.operations, user=user)
 
     async def changed(self, logins: Collection[Login]) -> Collection[Login]:

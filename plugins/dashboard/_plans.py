@@ -45,8 +45,8 @@ async def create_topic(
 ) -> Plan:
     """Raises `BadPlanError` if it exists already."""
     if name in look.topics:
-        raise BadPlanError(f"there is a topic {name!r} already: take another name")
-    settings = [f"{key} = {value}" for key, value in config.items()] or ["all settings as by default"]
+        raise BadPlanError(f"there is a topic {name!r} already: choose another name")
+    settings = [f"{key} = {value}" for key, value in config.items()] or ["all settings at their defaults"]
 
     async def carry_out() -> str:
         await admin.create_topic(name, partitions, replication, dict(config))
@@ -187,7 +187,7 @@ def _moves(
     lines.insert(0, f"{len(changed)} partitions move, about {copied:,} bytes are copied; they stay in use")
     if throttle:
         lines.insert(
-            1, f"moves take at most {throttle:,} bytes a second of each node, until you take that away"
+            1, f"moves take at most {throttle:,} bytes a second of each node, until you remove that limit"
         )
 
     async def carry_out() -> str:
@@ -235,13 +235,13 @@ async def reset_group(admin: Admin, name: str, to: ResetTo, amount: int | None) 
     lines = [f"{at}: {_offset(now.get(at))} becomes {offset:,}" for at, offset in sorted(target.items())]
     back = sum(max(0, (now.get(at) or 0) - offset) for at, offset in target.items())
     ahead = sum(max(0, offset - (now.get(at) or 0)) for at, offset in target.items())
-    lines.insert(0, f"{back:,} records are read again, {ahead:,} are left out")
+    lines.insert(0, f"{back:,} records are read again, {ahead:,} are skipped")
 
     async def carry_out() -> str:
         await admin.set_group_offsets(
             name, {(at.topic, at.partition): offset for at, offset in target.items()}
         )
-        return f"group {name} goes on at {len(target)} other offsets"
+        return f"group {name} continues at {len(target)} other offsets"
 
     return Plan(
         title=f"Reset the offsets of group {name}",
@@ -297,7 +297,7 @@ async def abort_transaction(admin: Admin, topic: str, partition: int, start_offs
         lines=[
             f"the records of producer {hanging.producer_id}{whose} from offset {start_offset:,} on never count: "
             "readers of committed records leave them out",
-            f"readers of committed records that wait at offset {start_offset:,} go on",
+            f"readers of committed records that wait at offset {start_offset:,} continue",
         ],
         carry_out=carry_out,
         basis=hanging.producer_id,

@@ -111,7 +111,7 @@ class Sessions:
             changed = await door.changed(logins)
         except (ClientError, TransportError, RuntimeError) as failure:
             # RuntimeError: the client is being closed, and another one comes. The watch has to outlive that.
-            log.debug("nobody says what users are: %s", failure)
+            log.debug("cannot read the users of the cluster: %s", failure)
             return
         for token in [token for token, each in self._open.items() if each.login in changed]:
             log.info("the session of %s ends: the user was changed", self._open[token].login.name)
@@ -155,7 +155,7 @@ class Attempts:
         line = self._lines.setdefault(network, _Line())
         if line.waiting >= MOST_OF_ONE or self._under_way >= MOST_OF_ALL:
             self._forget(network, line)
-            raise LoginError("Too many want to log in at once: try again in a while.")
+            raise LoginError("Too many logins at once: try again in a minute.")
         line.waiting += 1
         self._under_way += 1
         try:

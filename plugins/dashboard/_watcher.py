@@ -185,7 +185,7 @@ class Watcher:
             try:
                 await self.ask_changes(admin)
             except (ClientError, TransportError) as failure:
-                log.debug("no changes were told: %s", failure)
+                log.debug("cannot read what has changed: %s", failure)
             await asyncio.sleep(CHANGES_EVERY)
 
     async def ask_changes(self, admin: Told) -> None:

@@ -197,10 +197,10 @@ def _check_certificates(url: URL) -> None:
         if name not in given:
             raise ValueError(f"{url}: add {name}=FILE, in PEM: TLS needs certificate and key")
     if given.get("client_certificate", "required") != "required":
-        raise ValueError(f"{url}: client_certificate is required, or left out")
+        raise ValueError(f"{url}: client_certificate must be 'required', or absent")
     if ("client_certificate" in given) != ("authorities" in given):
         raise ValueError(
-            f"{url}: client_certificate=required and authorities=FILE, whose certificates are believed, go together"
+            f"{url}: client_certificate=required and authorities=FILE, the trusted certificates, go together"
         )
 
 

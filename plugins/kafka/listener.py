@@ -88,7 +88,7 @@ class Links:
             try:
                 stream = await listener.accept()
             except (OSError, TransportError) as error:
-                log.warning("cannot accept on %s for now: %s", listener.endpoints[0], error)
+                log.warning("cannot accept on %s, retrying: %s", listener.endpoints[0], error)
                 await trio.sleep(_PAUSE)
                 continue
             nursery.start_soon(self._serve, make, stream, departures)
@@ -99,18 +99,18 @@ class Links:
         silent = [link for link in self.open if link.silent(now) >= SPARE]
         silent.sort(key=lambda link: link.silent(now), reverse=True)
         for link in silent[:MOST_SPARED]:
-            link.end("it is idle, and there are as many connections as there may be")
+            link.end("it is idle, and the maximum number of connections is open")
 
     async def _serve(self, make: Make, stream: Any, departures: Departures) -> None:
         self.greeting += 1
         try:
             link = await make(stream)
         except TransportError as error:
-            log.warning("no connection with a client: %s", error)
+            log.warning("cannot open a connection with a client: %s", error)
             stream.abort()
             return
         except Exception:
-            log.exception("no connection with a client")
+            log.exception("cannot open a connection with a client")
             stream.abort()
             return
         finally:
@@ -219,13 +219,13 @@ class Link:
             # A client that takes a large answer slowly is alive.
             self._seen_sent, self._moved = self._stream.sent, now
         if not self.client.login.is_over and now - self._opened > LOGIN_SECONDS:
-            self.abort(f"it has not proved who it is within {LOGIN_SECONDS:g} s")
+            self.abort(f"it has not authenticated within {LOGIN_SECONDS:g} s")
         elif self._unsent and now - self._moved > STUCK:
-            self.abort(f"it has taken nothing of its answers for {STUCK:g} s")
+            self.abort(f"it has read none of its answers for {STUCK:g} s")
         elif self._machine.large_missing and self._is_slow(now):
-            self.abort(f"{self._machine.large_missing} bytes of a request do not come")
+            self.abort(f"{self._machine.large_missing} bytes of a request have not arrived")
         elif self.silent(now) > IDLE:
-            self.end(f"it has said nothing for {IDLE:g} s")
+            self.end(f"it has sent nothing for {IDLE:g} s")
         elif self._is_receiving and self._may_shrink(now):
             self._interrupt()
 

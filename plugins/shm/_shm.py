@@ -118,12 +118,14 @@ class ShmStream(UnixStream):
         await super().send([GREETING.pack(MAGIC, VERSION, holds)])
         while self._end - self._start < GREETING.size:
             if not await self._fill_raw():
-                raise LinkBroken(f"{self.remote} hung up before it said anything", peer=str(self.remote))
+                raise LinkBroken(
+                    f"{self.remote} closed the connection before its first message", peer=str(self.remote)
+                )
         magic, version, capacity = GREETING.unpack_from(self._raw, self._start)
         self._start += GREETING.size
         if (magic, version) != (MAGIC, VERSION):
             raise ProtocolError(
-                f"{self.remote} is no peer of shm:// version {VERSION}", peer=str(self.remote)
+                f"{self.remote} does not speak shm:// version {VERSION}", peer=str(self.remote)
             )
         self._handed, self._taken = HandedFiles(min(capacity, most_files())), TakenFiles(holds)
         self._next_sweep = trio.current_time() + _SWEEP_PAUSE

@@ -91,7 +91,7 @@ class ClusterReader:
             for topic, number in wanted.partitions:
                 if number >= counts.get(topic, number + 1):
                     raise OptionError(
-                        f"assign: topic {topic!r} has {counts[topic]} partitions, and no {number}"
+                        f"assign: topic {topic!r} has {counts[topic]} partitions; it has no partition {number}"
                     )
             return [at for at in wanted.partitions if at[0] in counts]
         names: Sequence[str] = wanted.topics

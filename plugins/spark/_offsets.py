@@ -49,7 +49,9 @@ class Subscription:
             try:
                 re.compile(text)
             except re.error as error:
-                raise OptionError(f"subscribePattern {text!r} is no regular expression: {error}") from error
+                raise OptionError(
+                    f"subscribePattern {text!r} is not a regular expression: {error}"
+                ) from error
             return cls(pattern=text)
         return cls(partitions=_assigned(text))
 
@@ -179,7 +181,7 @@ def parse_offsets(name: str, text: str) -> Offsets:
             raise OptionError(f"{name} must be JSON such as {_EXAMPLE}, not {text!r}")
         for partition, offset in by_partition.items():
             if not partition.isdecimal() or not _is_number(offset):
-                raise OptionError(f"{name}: {topic}-{partition}: {offset!r} is no offset of a partition")
+                raise OptionError(f"{name}: {topic}-{partition}: {offset!r} is not an offset")
             offsets[topic, int(partition)] = offset
     return offsets
 
@@ -202,7 +204,7 @@ def _check_all(name: str, given: Mapping[Partition, int], partitions: Sequence[P
     if missing:
         raise OptionError(f"{name} leaves out {_listed(missing)}; it must name every partition that is read")
     if others:
-        raise OptionError(f"{name} names {_listed(others)}, which there is not, or which is not read")
+        raise OptionError(f"{name} names {_listed(others)}, which does not exist or is not read")
 
 
 def _listed(partitions: set[Partition]) -> str:

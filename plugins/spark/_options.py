@@ -195,13 +195,13 @@ def _unknown(key: str, names: Iterable[str]) -> str:
             "tlsCertificate, tlsKey and tlsAuthorities"
         )
     if setting == "auto.offset.reset":
-        return f"{key!r} means nothing here, as with Spark's Kafka source; say startingOffsets"
+        return f"{key!r} has no effect, as with Spark's Kafka source; use startingOffsets"
     if lower_key in _NO_END:
         return (
             f"{key!r} is for batch queries; a stream has no end (trigger availableNow ends at what there is)"
         )
     if lower_key == "path":
-        return "no path is wanted in load(), save() or start(); topics are named by options"
+        return "load(), save() and start() take no path; options name the topics"
     listed = sorted(names)
     lower = {name.lower(): name for name in listed}
     near = difflib.get_close_matches(key.lower(), lower, n=1)

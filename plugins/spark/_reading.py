@@ -131,5 +131,5 @@ def tell_loss(losses: Sequence[str], fail: bool) -> None:
         return
     said = "; ".join(losses)
     if fail:
-        raise DataLossError(f"{said}. Set failOnDataLoss to false to go on with what is left")
+        raise DataLossError(f"{said}. Set failOnDataLoss to false to continue with the remaining records")
     _log.warning("data loss: %s", said)

@@ -59,7 +59,7 @@ def write_options(options: Options, schema: StructType) -> WriteOptions:
         )
     transactional = options.flag("transactional", False)
     if transactional and exactly_once:
-        raise OptionError("exactlyOnce=true and transactional=true are two ways to the same: keep one")
+        raise OptionError("exactlyOnce=true and transactional=true exclude each other: keep one")
     if transactional and topic is None:
         raise OptionError(
             "transactional=true needs the option topic: with it stands which batch of a stream is next"

@@ -83,7 +83,7 @@ class TlsTransport(TcpTransport):
     def _certificates(self, endpoint: Endpoint) -> _Contexts:
         if self._contexts is None:
             raise SecretError(
-                f"{endpoint}: TLS needs a certificate, its key, and the authorities to believe: "
+                f"{endpoint}: TLS needs a certificate, its key, and the authorities to trust: "
                 f"set {', '.join(TLS_VARIABLES)}",
                 peer=str(endpoint),
             )
@@ -112,7 +112,7 @@ class _Contexts:
             text = f"the certificates cannot be used ({_named(self._files)}): {_reason(error)}"
             if former is None:
                 raise SecretError(text) from error
-            log.warning("%s; links go on with the former ones", text)
+            log.warning("%s; links continue with the previous ones", text)
         return self._made[side][1]
 
     def _make(self, side: Side) -> ssl.SSLContext:
@@ -259,8 +259,8 @@ class TlsStream(ByteStream):
         reason = getattr(cause, "reason", None) or str(cause or error)
         if isinstance(cause, ssl.SSLError) and ("CERT" in reason or "UNKNOWN_CA" in reason):
             return AuthError(
-                f"{self.remote}: a certificate is missing or not believed ({reason}): both ends need one "
-                "of an authority that the other end believes",
+                f"{self.remote}: a certificate is missing or not trusted ({reason}): both ends need one "
+                "of an authority that the other end trusts",
                 peer=str(self.remote),
             )
         return LinkBroken(f"the link to {self.remote} broke: {reason}", peer=str(self.remote))

@@ -55,7 +55,7 @@ def _host(text: str, url: str) -> str:
     """`text` with a port. IPv6 addresses stand in brackets."""
     found = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:/\s]+)(?::(\d{1,5}))?", text)
     if found is None or not 0 < int(found[2] or DEFAULT_PORT) < 65536:
-        raise InvalidStoreUrlError(f"{_hidden(url)!r}: {text!r} is no HOST:PORT; the form is {_FORM}")
+        raise InvalidStoreUrlError(f"{_hidden(url)!r}: {text!r} is not HOST:PORT; the form is {_FORM}")
     return f"{found[1]}:{found[2] or DEFAULT_PORT}"
 
 

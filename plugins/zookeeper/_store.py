@@ -119,7 +119,7 @@ class ZookeeperSession(Session):
                 await trio.sleep(seconds / _BEATS_PER_TIMEOUT)
                 if time.monotonic() - self.connection.handler.last_contact > seconds:
                     _log.warning(
-                        "ZooKeeper was not heard of for the %d ms of session %d", self.timeout_ms, self.id
+                        "ZooKeeper has not answered for the %d ms of session %d", self.timeout_ms, self.id
                     )
                     self.end()
 
@@ -237,7 +237,7 @@ class ZookeeperStore(MetadataStore):
         (results,) = await connection.read(request.commit_async())
         refused = results if isinstance(results, Exception) else failure(results)
         if refused is not None and not isinstance(refused, NodeExistsError):
-            raise connection.unavailable(f"{layout.root} cannot be made: {refused!r}")
+            raise connection.unavailable(f"{layout.root} cannot be created: {refused!r}")
         _, found, found_keys = await connection.read(
             client.sync_async(layout.root), client.get_async(layout.root), client.get_async(layout.keys)
         )
@@ -246,7 +246,7 @@ class ZookeeperStore(MetadataStore):
             if data.startswith(FORMAT.rpartition(b" ")[0]):
                 raise StoreVersionError(f"{layout.root} holds {data!r}, which is newer than this release")
             raise StoreCorruptError(
-                f"{layout.root} in ZooKeeper holds something else than a metadata store; choose another path"
+                f"{layout.root} in ZooKeeper does not hold a metadata store; choose another path"
             )
         if isinstance(found_keys, tuple) and not found_keys[0]:
             # Made by a release that gave stores no identity; of several that notice, one gives it.
@@ -275,7 +275,7 @@ class ZookeeperStore(MetadataStore):
             try:
                 snapshot = await mirror.refresh(self._announce)
             except MetadataError as error:
-                _log.warning("watches of %s stand still: %s", self.address.root, error)
+                _log.warning("watches of %s are interrupted: %s", self.address.root, error)
                 continue
             if self._lost:
                 self._lost = False

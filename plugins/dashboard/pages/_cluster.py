@@ -20,7 +20,7 @@ def cluster(watcher: Watcher) -> Markup:
     """The whole page."""
     look = watcher.look
     if look is None:
-        return note("Nothing is known of the cluster yet.")
+        return note("The cluster has not answered yet.")
     seen = look.seen
     controller = f"node {seen['controller_id']}" if seen["controller_id"] >= 0 else badge("none", "error")
     head = facts(
@@ -113,7 +113,8 @@ def _throughput(watcher: Watcher) -> Markup:
 def _requests(watcher: Watcher) -> Markup:
     """By kind, of all nodes together, between the last two looks."""
     return table(
-        "Between the last two looks. Of produce with acks=all replication is part, of fetch the wait for records.",
+        "Between the last two samples. The times of produce with acks=all include replication, those of fetch the "
+        "wait for records.",
         ("Request", "A second", "Mean time"),
         (
             (kind.replace("_", " "), f"{rate:,.1f}", f"{1000 * seconds:,.1f} ms")
@@ -154,7 +155,7 @@ def _linked(change: Change) -> object:
 def why(watcher: Watcher) -> Markup:
     """Every problem: its cause, what follows, what to do."""
     if watcher.look is None:
-        return note("Nothing is known of the cluster yet.")
+        return note("The cluster has not answered yet.")
     if not watcher.findings:
         return note(
             "Nothing is wrong: every partition has all of its replicas in sync, and every node is ready."

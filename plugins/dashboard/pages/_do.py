@@ -48,7 +48,7 @@ def do_page(site: Site, login: Login | None = None) -> None:
         return
     if login is not None and not login.may("admin"):
         ui.html(
-            note(f"{login.name} may look and not change: that needs a rule that allows admin."),
+            note(f"{login.name} may read and not change: changes need a rule that allows admin."),
             sanitize=False,
         )
         return
@@ -247,11 +247,7 @@ class _Asker:
 
 def _plan(plan: plans.Plan, *, changed: bool = False) -> Markup:
     lines = joined(Markup("<li>{}</li>").format(line) for line in plan.lines)
-    warning = (
-        Markup('<p class="banner error">What this takes away does not come back.</p>')
-        if plan.dangerous
-        else ""
-    )
+    warning = Markup('<p class="banner error">This cannot be undone.</p>') if plan.dangerous else ""
     told = (
         Markup(
             '<p class="banner warning">Nothing was done: the cluster has changed, and so has the plan.</p>'
@@ -266,7 +262,7 @@ def moves(watcher: Watcher) -> Markup:
     """Partitions that are being moved, and how far their new replicas are."""
     look = watcher.look
     if look is None:
-        return note("Nothing is known of the cluster yet.")
+        return note("The cluster has not answered yet.")
     moving = [
         (topic.name, each)
         for topic in look.topics.values()
@@ -332,7 +328,7 @@ def _chosen(select: ui.select) -> str:
 _WHAT = {
     "topic": "a topic",
     "node": "a node",
-    "which": "a transaction that hangs (none is listed while none does)",
+    "which": "a hanging transaction (the list is empty while none hangs)",
 }
 
 
@@ -356,5 +352,5 @@ def _amount(to: str, text: str) -> int | None:
     if to == "time":
         return moment("time", text)
     if not text.removeprefix("-").isdecimal():
-        raise plans.BadPlanError(f"{text!r} is no number: say which offset, or by how many records")
+        raise plans.BadPlanError(f"{text!r} is not a number: give an offset, or a number of records")
     return int(text)

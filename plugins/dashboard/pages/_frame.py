@@ -177,23 +177,23 @@ def banner(watcher: Watcher) -> Markup:
     seen = (
         Markup(" What is shown is of {}.").format(moment(watcher.look.at))
         if watcher.look is not None
-        else Markup(" Nothing is known of it yet.")
+        else Markup(" It has not answered yet.")
     )
     if watcher.error:
         return Markup(
-            '<p class="banner error" role="alert">The cluster does not answer since {}: {}.{} '
+            '<p class="banner error" role="alert">The cluster has not answered since {}: {}.{} '
             "The dashboard keeps asking.</p>"
         ).format(moment(watcher.failing_since), watcher.error.rstrip("."), seen)
     if watcher.slow_since:
         return Markup(
             '<p class="banner warning" role="status">The cluster answers slowly: '
-            "a look at it is under way since {}.{}</p>"
+            "a query has been running since {}.{}</p>"
         ).format(moment(watcher.slow_since), seen)
     if watcher.look is None:
         return Markup('<p class="banner warning" role="status">Asking the cluster ...</p>')
     if watcher.look.took > SLOW:
         return Markup(
-            '<p class="banner warning" role="status">The cluster answers slowly: a look at it takes {} s.{}</p>'
+            '<p class="banner warning" role="status">The cluster answers slowly: a query takes {} s.{}</p>'
         ).format(f"{watcher.look.took:.0f}", seen)
     if watcher.findings:
         kind = "error" if worst(watcher.findings) == ERROR else "warning"

@@ -36,12 +36,12 @@ def groups(watcher: Watcher) -> Markup:
     parts = [
         _trouble(watcher),
         table(
-            f"Groups: {len(rows):,}. Lag: records that are committed in the log and not yet in the group.",
+            f"Groups: {len(rows):,}. Lag: records in the log that the group has not committed.",
             ("Group", "Type", "State", "Members", "Partitions", "Lag", "Coordinator"),
             rows[:ROWS],
             numbers=(3, 4, 5),
         ),
-        note(f"Of {more:,} of them nothing but their names is asked for.") if more > 0 else "",
+        note(f"Of {more:,} of them only the names are read.") if more > 0 else "",
         section("Rebalances", _events(watcher)),
     ]
     return joined(parts)
@@ -168,6 +168,6 @@ def _events(watcher: Watcher, name: str = "") -> Markup:
 def _trouble(watcher: Watcher) -> Markup:
     if not watcher.groups_error:
         return Markup("")
-    return Markup('<p class="banner warning" role="status">Groups cannot be asked for: {}</p>').format(
+    return Markup('<p class="banner warning" role="status">Groups cannot be read: {}</p>').format(
         watcher.groups_error
     )

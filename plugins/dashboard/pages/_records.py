@@ -99,13 +99,13 @@ class RecordsPage:
         value = 0
         if start == "offset":
             if not given.isdecimal():
-                raise BadSearchError(f"{given!r} is no offset: give a number from 0 on")
+                raise BadSearchError(f"{given!r} is not an offset: give a number, 0 or more")
             value = int(given)
         elif start == "time":
             value = moment_of("From", given)
         partition = str(self._partition.value or "").strip()
         if partition and not partition.isdecimal():
-            raise BadSearchError(f"{partition!r} is no partition: give its number")
+            raise BadSearchError(f"{partition!r} is not a partition: give its number")
         return Search(
             topic=str(self._topic.value or ""),
             partition=int(partition) if partition else None,

@@ -27,7 +27,7 @@ def topics(watcher: Watcher, text: str, first: int) -> Markup:
     """All topics whose names hold `text`, from number `first` on."""
     look = watcher.look
     if look is None:
-        return note("Nothing is known of the cluster yet.")
+        return note("The cluster has not answered yet.")
     found = [name for name in look.topics if text in name]
     sizes = _sizes(look)
     rows = []
@@ -85,7 +85,7 @@ def topic(watcher: Watcher, name: str, first: int) -> Markup:
     """One topic; its partitions from number `first` on."""
     look = watcher.look
     if look is None:
-        return note("Nothing is known of the cluster yet.")
+        return note("The cluster has not answered yet.")
     info = look.topics.get(name)
     if info is None:
         return note(f"There is no topic {name!r} now.")

@@ -92,8 +92,8 @@ def _searched(watcher: Watcher) -> Markup:
     """When it was looked for what hangs, and what counts as that."""
     what = f"Hanging: its producer has written nothing for {watcher.hangs_after_ms / 60_000:,.0f} minutes."
     if not watcher.transactions.searched_at:
-        return Markup("{} It has not been looked for yet.").format(what)
-    return Markup("{} Last looked for at {}.").format(what, moment(watcher.transactions.searched_at))
+        return Markup("{} The first search has not ended yet.").format(what)
+    return Markup("{} Last searched at {}.").format(what, moment(watcher.transactions.searched_at))
 
 
 def _when(at_ms: int, now: float) -> Markup:
@@ -115,6 +115,4 @@ def _places(places: list[tuple[str, int]]) -> str:
 def _trouble(error: str, what: str) -> Markup:
     if not error:
         return Markup("")
-    return Markup('<p class="banner warning" role="status">{} cannot be asked for: {}</p>').format(
-        what, error
-    )
+    return Markup('<p class="banner warning" role="status">{} cannot be read: {}</p>').format(what, error)

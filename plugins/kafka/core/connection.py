@@ -93,7 +93,7 @@ class Connection:
         self._offers = offers
         self._flexible = flexible
         self.strangers_may = strangers_may
-        """APIs that may be used before the client has proved who it is; empty: it need not."""
+        """APIs that may be used before the client has authenticated; empty: it need not."""
         self.next_is_token = False
         """Whether the next frame is a bare SASL token (KIP-43)."""
         self._slots: deque[Request] = deque()
@@ -289,7 +289,7 @@ class Connection:
             return Request(-1, 0, 0, None, frame, 0, is_token=True)
         api, version, correlation = struct.unpack_from(">hhi", frame)
         if self.strangers_may and api not in self.strangers_may:
-            raise ProtocolViolationError(f"API {api} before the client has proved who it is")
+            raise ProtocolViolationError(f"API {api} before the client has authenticated")
         known = self._offers(api, version)
         if not known and api != Api.API_VERSIONS:
             raise ProtocolViolationError(f"version {version} of API {api}, which is not offered")

@@ -22,7 +22,10 @@ _WHY = "ACLs are not supported: set rules for the nodes (`allow`) or for users (
 def _refusal(client: Client) -> tuple[int, str]:
     if client.may(Operation.ADMIN):
         return KafkaError.SECURITY_DISABLED, _WHY
-    return KafkaError.CLUSTER_AUTHORIZATION_FAILED, "rules are for those who may administer"
+    return (
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        "this client may not administer: add a rule with admin to `allow` of the nodes",
+    )
 
 
 async def describe(client: Client, request: Struct, version: int) -> Struct:

@@ -176,7 +176,7 @@ def _wanted(client: Client, request: Struct, version: int, frame: memoryview) ->
             elif name in INTERNAL_TOPICS:
                 error = ErrorCode.INVALID_TOPIC
             elif request.acks not in (-1, 0, 1):
-                error, text = ErrorCode.INVALID_REQUIRED_ACKS, "acks is -1, 0 or 1"
+                error, text = ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: use -1, 0 or 1"
             elif (name, part.index) in seen:
                 error, text = ErrorCode.INVALID_REQUEST, "the request names the partition twice"
             else:

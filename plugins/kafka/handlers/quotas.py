@@ -32,7 +32,7 @@ async def describe(client: Client, request: Struct, version: int) -> Struct:
     if not client.may(Operation.ADMIN):
         answer.entries = None
         answer.error_code = KafkaError.CLUSTER_AUTHORIZATION_FAILED
-        answer.error_message = "limits are for those who may administer"
+        answer.error_message = "this client may not administer: add a rule with admin to `allow` of the nodes"
         return answer
     await seen(client)
     try:
@@ -99,7 +99,10 @@ async def _alter(client: Client, entry: Struct, *, validate_only: bool) -> tuple
     except _RefusedError as error:
         return ErrorCode.INVALID_REQUEST, str(error)
     if not client.may(Operation.ADMIN):
-        return KafkaError.CLUSTER_AUTHORIZATION_FAILED, "limits are for those who may administer"
+        return (
+            KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+            "this client may not administer: add a rule with admin to `allow` of the nodes",
+        )
     if validate_only:
         return ErrorCode.NONE, ""
     done = await ask_controller(client, change)

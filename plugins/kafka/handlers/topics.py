@@ -97,7 +97,7 @@ async def _create(client: Client, wanted: Struct, *, validate_only: bool) -> Str
             return _not_created(name, ErrorCode.INVALID_REQUEST, text)
         by_index = {each.partition_index: list(each.broker_ids) for each in wanted.assignments}
         if sorted(by_index) != list(range(len(wanted.assignments))):
-            text = "the assignment is to name each partition from 0 on once"
+            text = "the assignment must name each partition once, from 0 on"
             return _not_created(name, ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
         assignments = [by_index[index] for index in range(len(by_index))]
         partitions, factor = len(assignments), len(assignments[0])
@@ -106,7 +106,7 @@ async def _create(client: Client, wanted: Struct, *, validate_only: bool) -> Str
                 name, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partition 0 is assigned to no node"
             )
     if name in INTERNAL_TOPICS:
-        return _not_created(name, ErrorCode.INVALID_TOPIC, "the cluster makes its internal topics itself")
+        return _not_created(name, ErrorCode.INVALID_TOPIC, "the cluster creates its internal topics itself")
     partitions = client.options.num_partitions if partitions == -1 else partitions
     factor = default_factor(client) if factor == -1 else factor
     made = await ask(

@@ -17,7 +17,7 @@ def authorise(peer: PeerIdentity, kind: int) -> str | None:
     """Clients may look; the rest is for nodes."""
     if kind == Kind.LOOK or peer.node_id >= 0:
         return None
-    return f"{peer.principal} may not report to the directory: that is for nodes"
+    return f"{peer.principal} may not report to the directory: only nodes may"
 
 
 @attrs.define(eq=False)

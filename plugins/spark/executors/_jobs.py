@@ -43,7 +43,7 @@ def context_of(spark: SparkSession) -> SparkContext:
     """
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise SessionError(
-            "ExecutorLogs cannot be had over Spark Connect, whose clients know nothing of executors: run the "
+            "ExecutorLogs does not work over Spark Connect, whose clients cannot reach executors: run the "
             "driver on the cluster (spark-submit, or a session with its master), or use nodes beside Spark "
             "(`insync node`)"
         )
@@ -86,7 +86,7 @@ def check_room(context: SparkContext, executor: Executor, cpus: float) -> None:
     if executor.cores and executor.cores < taken + task:
         raise NoRoomError(
             f"executor {executor.id} has {executor.cores} cores, of which a node takes {taken:g}, and a task needs "
-            f"{task:g} (spark.task.cpus): give executors another core"
+            f"{task:g} (spark.task.cpus): give executors one more core"
             + (", as in local[2]" if is_local(context) else f", or set spark.task.cpus to {1 - cpus:g}")
         )
 

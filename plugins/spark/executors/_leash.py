@@ -60,7 +60,7 @@ class Leash:
                     silent_since = None
                     end = await self._wait(connection)
                 except TransportError as error:
-                    _log.info("node %d: the directory is silent: %s", self.report.slot, error)
+                    _log.info("node %d: the directory does not answer: %s", self.report.slot, error)
                     now = trio.current_time()
                     silent_since = now if silent_since is None else silent_since
                     gone = self.hung_up.is_set()

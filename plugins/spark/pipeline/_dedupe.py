@@ -146,7 +146,9 @@ def _needed(by: str) -> tuple[str, ...]:
     kind, _, name = by.partition(":")
     if name and kind in ("header", "json"):
         return ("headers",) if kind == "header" else ("value",)
-    raise InputError(f"{by!r} tells no records apart: give sequence, key, value, header:NAME or json:FIELD")
+    raise InputError(
+        f"{by!r} does not distinguish records: give sequence, key, value, header:NAME or json:FIELD"
+    )
 
 
 def _identity(by: str) -> Column:
@@ -271,8 +273,7 @@ def _target(
         path = os.path.abspath(parquet)
         if os.path.exists(os.path.join(path, "_temporary")):
             raise PipelineError(
-                f"{path} is what a run that did not end has left, or is being written: remove it if no run is at "
-                "work"
+                f"{path} is left over from an unfinished run, or is being written: remove it if no run is active"
             )
         if os.path.exists(path):
             raise PipelineError(f"{path} exists already: name a new folder")

@@ -185,7 +185,7 @@ def _table(data: DataFolder, path: Path, fields: int) -> list[list[str]] | None:
     elif len(lines) < 2 or lines[1] != str(len(rows)):
         wrong = f"{len(rows)} lines follow, not as many as it says"
     elif any(len(row) != fields or not all(map(_is_number, row[fields - 2 :])) for row in rows):
-        wrong = "a line has not the fields that it should have"
+        wrong = "a line has the wrong fields"
     if wrong:
         data.broken.append((str(path), wrong))
         return None

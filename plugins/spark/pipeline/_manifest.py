@@ -90,7 +90,7 @@ class Manifest:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise ExportStateError(f"another export into {root} is at work; wait for its end") from None
+                raise ExportStateError(f"another export into {root} is running; wait until it ends") from None
             manifest._recover()
             yield manifest
         finally:

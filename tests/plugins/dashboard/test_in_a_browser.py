@@ -125,7 +125,7 @@ def test_records_are_found_by_offset_and_content_and_nothing_in_them_runs(place:
     until(lambda: place.page.find_element(By.XPATH, "//tbody/tr[1]/td[2]").text == "9", "the next records")
     fill(place.page, "Offset or time (2026-03-01T12:00)", "x<b>")
     press(place.page, "Show")
-    shows(place.page, "'x<b>' is no offset")
+    shows(place.page, "'x<b>' is not an offset")
     open_page(place, "records?topic=hostile", "Records")
     shows(place.page, "2 shown")
     shows(place.page, "onerror=")
@@ -196,11 +196,11 @@ def test_a_group_that_lags_is_shown_and_goes_on_where_it_is_told_to(place: Place
     with BlockingAdmin(place.servers) as admin:
         until(lambda: not admin.describe_groups(["billing"])[0].members, "the member's leave")
         press(place.page, "Plan: reset")
-        shows(place.page, "10 records are read again, 0 are left out")
+        shows(place.page, "10 records are read again, 0 are skipped")
         shows(place.page, "orders-0: 10 becomes 0")
         assert admin.group_offsets("billing")["orders", 0] == 10  # type: ignore[index]
         confirm(place.page)
-        shows(place.page, "group billing goes on at 1 other offsets")
+        shows(place.page, "group billing continues at 1 other offsets")
         assert admin.group_offsets("billing")["orders", 0] == 0  # type: ignore[index]
     open_page(place, "groups", "Groups")
     shows(place.page, "Empty")
@@ -439,4 +439,4 @@ def test_an_election_is_on_the_open_page_and_a_cluster_half_down_recovers(place:
         until(lambda: timeline(page, f"node {second.node_id} is in sync: "), "that it came back, and why")
     for node in place.nodes:
         node.kill()
-    shows(page, "The cluster does not answer since")
+    shows(page, "The cluster has not answered since")

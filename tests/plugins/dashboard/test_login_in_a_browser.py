@@ -34,15 +34,15 @@ def test_users_see_and_change_what_their_rules_let_them(tmp_path: Path) -> None:
         options = ("--allow-changes", "--login")
         with dashboard(node.endpoint, *options) as url, browser(tmp_path / "browser") as page:
             log_in(page, url, "ops", "looker-password")
-            shows(page, "There is no such user, or that is not the password.")
+            shows(page, "Unknown user, or wrong password.")
             log_in(page, url, "<b>nobody</b>", "x")
-            shows(page, "There is no such user, or that is not the password.")
+            shows(page, "Unknown user, or wrong password.")
             log_in(page, url, "writer", "writer-password")
             shows(page, "User 'writer' may not consume")
             log_in(page, url, "looker", "looker-password")
             shows(page, "Log out (looker)")
             page.get(url + "do")
-            shows(page, "looker may look and not change")
+            shows(page, "looker may read and not change")
             assert not page.find_elements(By.CSS_SELECTOR, "[role=group]"), "no form"
             press(page, "Log out (looker)")
             shows(page, NAME)

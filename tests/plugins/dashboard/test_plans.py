@@ -242,7 +242,7 @@ def test_a_partition_whose_replicas_are_lost_is_elected_uncleanly(
         shows(page, "no preferred replica can be elected now: lost-0: stays as it is: node 1 is down")
         page.find_element(By.XPATH, "//*[@role='checkbox'][contains(., 'Uncleanly')]").click()
         press(page, "Plan: elect")
-        shows(page, "What this takes away does not come back.")
+        shows(page, "This cannot be undone.")
         shows(page, "the most complete living replica leads; what it does not hold is lost")
         assert partition().leader == -1
         confirm(page)

@@ -240,11 +240,11 @@ def test_a_cluster_that_is_slow_is_told_with_the_time_of_what_is_shown() -> None
     watcher = Watcher("tcp://h:1")
     assert "Asking the cluster" in banner(watcher)
     watcher.slow_since = 1.0
-    assert "is under way since" in banner(watcher) and "Nothing is known of it yet" in banner(watcher)
+    assert "has been running since" in banner(watcher) and "It has not answered yet" in banner(watcher)
     watcher.look = attrs.evolve(look(partition()), took=12.0)
-    assert "is under way since" in banner(watcher) and "What is shown is of" in banner(watcher)
+    assert "has been running since" in banner(watcher) and "What is shown is of" in banner(watcher)
     watcher.slow_since = 0.0
-    assert "a look at it takes 12 s. What is shown is of" in banner(watcher)
+    assert "a query takes 12 s. What is shown is of" in banner(watcher)
     watcher.look = look(partition())
     assert banner(watcher) == ""
 
@@ -297,7 +297,7 @@ def test_lag_is_a_line_for_each_follower_and_each_partition_of_a_group() -> None
 def test_thousands_of_findings_are_counted_and_not_listed() -> None:
     found = findings(look(*(partition(number, isr=[1, 2]) for number in range(10_000))), ChangeLog())
     assert len(found) == SHOWN + 1
-    assert found[-1].title == f"{10_000 - SHOWN:,} more partitions are not as they should be"
+    assert found[-1].title == f"{10_000 - SHOWN:,} more partitions have problems"
 
 
 class Tags(HTMLParser):

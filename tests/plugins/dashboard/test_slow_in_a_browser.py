@@ -71,13 +71,13 @@ def test_a_slow_cluster_is_said_to_be_slow_and_the_pages_wait_for_nothing(tmp_pa
             shows(page, "before")
             slow.touch()
             admin.create_topic("meanwhile", 1, 3)
-            shows(page, "The cluster answers slowly: a look at it")
+            shows(page, "The cluster answers slowly: a query")
             assert "What is shown is of" in reads(page, BANNER)
             for title in PAGES:
                 page.get(url + title.lower().replace("cluster", ""))
                 until(lambda title=title: page.find_element(By.TAG_NAME, "h1").text == title, title)  # type: ignore[misc]
                 assert "does not answer" not in text_of(page), "late answers are answers"
-            shows(page, "The cluster answers slowly: a look at it takes")
+            shows(page, "The cluster answers slowly: a query takes")
             slow.unlink()
             until(lambda: not page.find_elements(By.XPATH, BANNER), "that it answers quickly again")
             page.get(url + "topics")

@@ -134,7 +134,7 @@ def test_a_cluster_that_stands_still_is_said_to_and_comes_back(place: Place) -> 
     shows(place.page, "seen-before")
     place.node.process.send_signal(signal.SIGSTOP)
     try:
-        shows(place.page, "The cluster does not answer since")
+        shows(place.page, "The cluster has not answered since")
         # No page waits for a node.
         for title in ("Cluster", "Records", "Groups", "Transactions", "Why", "Do", "Topics"):
             place.open(title.lower().replace("cluster", ""), title)

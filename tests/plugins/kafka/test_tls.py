@@ -138,7 +138,7 @@ def test_without_client_certificates_it_is_for_this_machine(librdkafka: Any, tmp
         ("", "add certificate=FILE"),
         ("certificate=/nowhere&key=/nowhere", "cannot be used"),
         ("certificate=/a&key=/b&client_certificate=required", "go together"),
-        ("certificate=/a&key=/b&client_certificate=maybe&authorities=/c", "is required, or left out"),
+        ("certificate=/a&key=/b&client_certificate=maybe&authorities=/c", "must be 'required', or absent"),
     ],
 )
 async def test_certificates_that_cannot_be_used(tmp_path: Path, options: str, why: str) -> None:

@@ -367,7 +367,7 @@ def ranges_chunk(*places, count=None, length=None):
 
 
 HOSTILE = {
-    "no greeting": (None, "no peer of shm"),
+    "no greeting": (None, "does not speak shm"),
     "another version": (GREETING.pack(MAGIC, 2, 64), "version"),
     "unknown chunk": (PREFIX.pack(9, 0, 0), "type 9"),
     "a file without a descriptor": (file_chunk(1), "type 2"),

@@ -158,7 +158,7 @@ def bad(said: str, **options: str) -> Any:
     [
         bad("unknown option 'subscrib'; did you mean subscribe?", subscrib="x"),
         bad("topic 'nowhere': UNKNOWN_TOPIC_OR_PARTITION", subscribe="nowhere"),
-        bad("topic 'filled' has 3 partitions, and no 5", assign='{"filled":[5]}'),
+        bad("topic 'filled' has 3 partitions; it has no partition 5", assign='{"filled":[5]}'),
         bad("t begin at latest", subscribe="filled", startingOffsets="latest"),
         bad("t begin at latest (-1)", subscribe="filled", startingOffsets='{"filled":{"0":-1,"1":0,"2":0}}'),
         bad(

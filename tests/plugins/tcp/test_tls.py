@@ -155,7 +155,7 @@ async def test_certificates_that_nobody_believes(tmp_path, caplog):
                 )
         assert not accepted
         nursery.cancel_scope.cancel()
-    assert "not believed" in caplog.text
+    assert "not trusted" in caplog.text
 
 
 async def test_renewed_certificates_are_for_the_next_link(tmp_path):

@@ -111,7 +111,7 @@ def test_an_audit_that_finds_something(
         ("load orders", 2, "no files to load"),
         ("load orders f.txt --servers tcp://127.0.0.1:9 --option sep", 2, "give name=value"),
         ("stats orders --servers tcp://127.0.0.1:9", 1, "127.0.0.1:9"),
-        ("dedupe orders --data-dir data/node-1 --by colour", 1, "'colour' tells no records apart"),
+        ("dedupe orders --data-dir data/node-1 --by colour", 1, "'colour' does not distinguish records"),
         ("stats orders --data-dir data/node-1 --top 0", 2, "--top"),
         ("stats orders --data-dir data/node-1 --plot nowhere/a.png", 1, "there is no folder"),
         ("stats orders --data-dir data/node-1 --html data", 1, "data cannot be written: it is a folder"),
@@ -120,7 +120,7 @@ def test_an_audit_that_finds_something(
         ("load orders data --servers tcp://127.0.0.1:9", 1, "no node could be reached"),
         ("export orders data/node-1/meta.properties --data-dir data/node-1", 1, "cannot be written to"),
         ("dedupe orders --data-dir data/node-1 --to-parquet data", 1, "data exists already"),
-        ("dedupe orders --data-dir data/node-1 --to-parquet left", 1, "a run that did not end has left"),
+        ("dedupe orders --data-dir data/node-1 --to-parquet left", 1, "left over from an unfinished run"),
         ("dedupe orders --data-dir data/node-1 --to-topic once", 1, "are not known: give their servers"),
     ],
 )

@@ -191,7 +191,7 @@ def test_the_first_of_each_identity_is_kept(
         dedupe(spark, source, by="key", to_topic=topic)
     with pytest.raises(PipelineError, match="name a data folder"):
         dedupe(spark, source, by="sequence")
-    with pytest.raises(InputError, match="'colour' tells no records apart"):
+    with pytest.raises(InputError, match="'colour' does not distinguish records"):
         dedupe(spark, source, by="colour")
 
 
