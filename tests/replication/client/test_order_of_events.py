@@ -135,7 +135,10 @@ async def test_an_answer_that_leaves_a_partition_out_acknowledges_nothing(autoju
     async with fake_cluster(nodes=1, t=1) as cluster:
         cluster.nodes[0].script(Kind.PRODUCE, forgetful)
         async with Producer(cluster.urls, linger_ms=0, acks=1) as producer:
-            with trio.fail_after(5), pytest.raises(ClientError, match="does not contain the partition") as caught:
+            with (
+                trio.fail_after(5),
+                pytest.raises(ClientError, match="does not contain the partition") as caught,
+            ):
                 await (await producer.send("t", b"x")).wait()
             assert caught.value.outcome == "unknown"
 
