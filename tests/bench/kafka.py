@@ -56,6 +56,8 @@ LARGE = ("acks=all", "batch.size=524288", "linger.ms=20", "buffer.memory=6710886
 DEFAULTS = ("acks=all",)
 OWN = {"batch_size": 512 << 10, "linger_ms": 20, "max_request_size": 1 << 20, "buffer_memory": 64 << 20}
 """The same of our own producer."""
+OWN_UNGROWN = {**OWN, "max_request_size": (512 << 10) + 4096}
+"""Its batches grow while they wait, up to a request; with these settings they stay as large as those of Kafka's."""
 
 
 @attrs.frozen
@@ -123,7 +125,7 @@ def _throughput(java: Java, rounds: int, scale: int, ours: Side, theirs: Side) -
         pair = in_turn(rounds, perf, ours, theirs)
         results.append(against(f"producer-perf-test, 1 KiB, {title}", *_apart(pair, "MB/s", bar)))
         if settings is LARGE:
-            results.append(_beside_ours(perf, rounds, (256 << 20) // scale, ours))
+            results += _beside_ours(perf, count * 1024, rounds, (256 << 20) // scale, ours)
     used = {ours: 0.0, theirs: 0.0}
 
     def small(side: Side) -> float:
@@ -140,14 +142,53 @@ def _throughput(java: Java, rounds: int, scale: int, ours: Side, theirs: Side) -
     return results
 
 
-def _beside_ours(perf: Callable[[Side], float], rounds: int, total: int, ours: Side) -> Result:
-    """Kafka's producer at our nodes beside our own one there, with the same settings."""
+def _beside_ours(
+    perf: Callable[[Side], float], size: int, rounds: int, total: int, ours: Side
+) -> list[Result]:
+    """Kafka's producer, which sends `size` bytes, at our nodes, beside our own one there, which sends `total`.
 
-    def own() -> float:
-        return trio.run(native.produce, list(ours.native), "bench", 1024, total, OWN) / 1e6
+    Processor time is in seconds a GiB, of all nodes together, and of the producer (of Kafka's with the start of its
+    JVM).
+    """
+    nodes: dict[str, list[float]] = {}
+    clients: dict[str, list[float]] = {}
 
-    theirs, mine = interleaved(rounds, partial(perf, ours), own)
-    return against("producer-perf-test beside our own producer", theirs, "MB/s", mine, 0.9)
+    def kafkas() -> float:
+        return perf(ours)
+
+    def own(settings: dict[str, int]) -> float:
+        return trio.run(native.produce, list(ours.native), "bench", 1024, total, settings) / 1e6
+
+    def spent(who: str, sent: int, measure: Callable[[], float]) -> float:
+        before, client = seconds_of(ours.pids), _seconds_of_clients()
+        rate = measure()
+        nodes.setdefault(who, []).append((seconds_of(ours.pids) - before) * (1 << 30) / sent)
+        clients.setdefault(who, []).append((_seconds_of_clients() - client) * (1 << 30) / sent)
+        return rate
+
+    theirs, mine, ungrown = interleaved(
+        rounds,
+        partial(spent, "kafka", size, kafkas),
+        partial(spent, "own", total, partial(own, OWN)),
+        partial(spent, "ungrown", total, partial(own, OWN_UNGROWN)),
+    )
+    title = "producer-perf-test beside our own producer"
+    results = [
+        against(title, theirs, "MB/s", mine, 0.9),
+        against(f"{title}, its batches 512 KiB at most", theirs, "MB/s", ungrown),
+    ]
+    for what, found in (("nodes", nodes), ("the producer", clients)):
+        kafka = median(found["kafka"])
+        for who, text in (("own", ""), ("ungrown", ", 512 KiB at most")):
+            name = f"processor time of {what} for a GiB, the same{text}"
+            results.append(within(name, kafka, "s", max(0.01, median(found[who]))))
+    return results
+
+
+def _seconds_of_clients() -> float:
+    """Processor time of this process and of the children that it has waited for."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
 
 
 def _reading(java: Java, folder: Path, rounds: int, scale: int, ours: Side, theirs: Side) -> list[Result]:
