@@ -300,7 +300,7 @@ class LogWriter:
             told.extend(Told(lane, work.dropped, work.dropped) for work in run)
             self._fail(lane, error, told)
         else:
-            told.extend(Told(lane, work.done, work.dropped) for work in run)
+            told += [Told(lane, work.done, work.dropped) for work in run]
         finally:
             self.under_way = 0
 

@@ -100,6 +100,8 @@ class Broker:
         self.coordinating = Coordinating(context, self.shards)
         self.coordinating.takes |= self.transacting.takes
         context.routes[fx.Wake] = self._woken
+        self.goes_on = False
+        """Whether the last `settle` has left work that nobody waits for."""
         self._handlers: dict[type, Callable[[Any], None]] = {
             Report: self._report,
             FetchArrived: self.serving.arrived,
@@ -159,7 +161,8 @@ class Broker:
         context = self.context
         context.now = now
         context.is_unsettled = False
-        self.transacting.begin()
+        if self.transacting.left:
+            self.transacting.begin()
         self.transacting.settle()
         self.shards.settle()
         while self.transacting.is_due:
@@ -171,15 +174,11 @@ class Broker:
             self.proposing.settle()
         # Last: the single request to a leader then includes everything that the other parts want from it.
         self.following.settle()
+        self.goes_on = bool(self.transacting.left)
         if self.goes_on:
             context.is_unsettled = True
         effects, context.effects = context.effects, []
         return effects
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether `settle` has left work that others do not wait for."""
-        return self.transacting.has_left
 
     def _woken(self, partition: PartitionId, effect: fx.Wake) -> None:
         self.serving.wake(partition)

@@ -101,8 +101,8 @@ class Transacting:
         self._peers = peers
         self._shards: Shards
         self._due: deque[Callable[[], None]] = deque()
-        self._left: list[Callable[[], None]] = []
-        """For the next turn."""
+        self.left: list[Callable[[], None]] = []
+        """What the next turn is to do."""
         self._numbers = count(-_FIRST_NUMBER, -1)
         self._marking: dict[int, Callable[[ErrorCode], None]] = {}
         self._admitting: dict[int, Callable[[ErrorCode], None]] = {}
@@ -133,14 +133,9 @@ class Transacting:
     def is_due(self) -> bool:
         return bool(self._due)
 
-    @property
-    def has_left(self) -> bool:
-        """Whether there is something for the next turn."""
-        return bool(self._left)
-
     def begin(self) -> None:
         """A turn ends: what the one before has left to it is done, after what has come in it."""
-        left, self._left = self._left, []
+        left, self.left = self.left, []
         self._due.extend(left)
 
     def settle(self) -> None:
@@ -365,7 +360,7 @@ class Transacting:
         message = effect.message
         if isinstance(message, SendMarkers):
             # The outcome is told first, to whoever has asked for it: nobody waits for the markers yet.
-            self._left.append(partial(self._send, partition, effect.leader_epoch, message))
+            self.left.append(partial(self._send, partition, effect.leader_epoch, message))
             self._context.is_unsettled = True
         else:
             self._context.emit(fx.AskOutside(partition, effect.leader_epoch, message))

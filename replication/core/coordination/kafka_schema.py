@@ -180,7 +180,10 @@ def _write_uuid(out: bytearray, value: str) -> None:
 def _write_length(out: bytearray, length: int | None, prefix: str, flexible: bool) -> None:
     """None, for null, is -1 in plain versions; flexible ones add one to every length."""
     if flexible:
-        _write_uvarint(out, 0 if length is None else length + 1)
+        if length is not None and length < 0x7F:  # as almost all are
+            out.append(length + 1)
+        else:
+            _write_uvarint(out, 0 if length is None else length + 1)
     else:
         out += _NUMBERS[prefix].pack(-1 if length is None else length)
 

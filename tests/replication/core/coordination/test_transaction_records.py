@@ -101,3 +101,14 @@ def test_partitions_stand_by_topic_in_order() -> None:
     topics = by_topic(partitions)
     assert [(each.topic, each.partitions) for each in topics] == [("a", (2,)), ("b", (1, 3))]
     assert attrs.evolve(EMPTY, topics=topics).partitions == partitions
+
+
+@pytest.mark.parametrize("length", [0, 1, 125, 126, 127, 128, 249, 16_383])
+def test_names_of_any_length_are_read_as_they_were_written(length: int) -> None:
+    """Lengths are numbers of one byte or of several."""
+    topics = (TopicPartitions(topic="t" * length, partitions=tuple(range(length))),)
+    written = attrs.evolve(ONGOING, topics=topics)
+    key = TransactionKey("k" * length)
+    for _ in range(2):
+        found = decode_transaction(encode_transaction_key(key), encode_transaction(written))
+        assert found == (key, written)
