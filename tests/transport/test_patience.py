@@ -1,4 +1,4 @@
-"""The kits do not blame a plugin for a process that was held up, and no standstill excuses a broken one."""
+"""A kit repeats a case whose process was held up, and never excuses a broken plugin by it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from insync.transport.patience import ATTEMPTS, HeldUpWarning, StandstillWatch, 
 
 
 class _Told(StandstillWatch):
-    """Measures what the test says."""
+    """A watch that reports the seconds which the test gives."""
 
     held_up = 0.0
 
@@ -42,7 +42,7 @@ class _Scene:
 
 @pytest.fixture
 def held_up(monkeypatch):
-    """Each attempt is held up for so many seconds."""
+    """The standstill of each attempt, in seconds."""
 
     def say(seconds):
         monkeypatch.setattr(patience, "StandstillWatch", _Told)
@@ -110,7 +110,7 @@ class _Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The clock of `bear_with`."""
+    """The clock that `bear_with` reads."""
     told = _Clock()
     monkeypatch.setattr(patience, "time", told)
     return told

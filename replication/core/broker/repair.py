@@ -349,13 +349,15 @@ def most_complete(held: Mapping[int, FoundLog], deleted: int) -> int:
     complete = {
         node: log for node, log in held.items() if log.has(committed) and log.log_end_offset >= deleted
     }
-    # What older epochs have deleted says nothing more: whoever has what is committed since has that, too.
+    # A deletion in an epoch before that of the last committed record proves nothing more: a log with that record
+    # also has, or has deleted, everything that was committed before it.
     tellers = [log for log in held.values() if log.epochs and log.epochs[0][0] >= committed[0]]
     agree = {node: log for node, log in complete.items() if all(map(log.may_have, tellers))}
     complete = agree or complete
     best = max(complete, key=lambda node: (*_rank(complete[node]), -node), default=NO_LEADER)
     if complete and complete[best].log_end_offset == deleted:
-        # Nobody lacks anything who ends there, so a log whose records are all deleted needs no epoch to lead.
+        # Everything committed is deleted, so any of these logs is complete, even one that is empty and knows no
+        # epoch; the one that has deleted the most leads.
         level = {node: log for node, log in complete.items() if log.log_end_offset == deleted}
         best = max(level, key=lambda node: (level[node].log_start_offset, *level[node].completeness, -node))
     return best

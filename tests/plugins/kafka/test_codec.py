@@ -1,4 +1,4 @@
-"""Decoders and encoders: what goes in comes out, Kafka's own classes agree, and no bytes do harm."""
+"""Codecs of Kafka's messages: they round-trip, agree with Kafka's own classes, and bear any bytes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_kafkas_own_messages_are_read_and_written_again(clients: Java) -> None:
 
 @pytest.mark.interop
 def test_kafka_reads_our_messages_and_writes_the_same_bytes(clients: Java) -> None:
-    """Messages are drawn outside a test of hypothesis: one Java program reads all of them."""
+    """The messages are drawn first, because one Java program reads all of them."""
     lines: list[str] = []
 
     def line(name: str, version: int, told: bytes) -> str:
@@ -99,7 +99,7 @@ def test_kafka_reads_our_messages_and_writes_the_same_bytes(clients: Java) -> No
 
 
 def test_records_are_a_place_and_a_hole() -> None:
-    """Neither direction copies them: a decoder says where they are, an encoder leaves room for them."""
+    """Neither direction copies records: a decoder returns their place, an encoder leaves room for them."""
     kind = message("ProduceRequest")
     batch = bytes(range(100))
     part = kind.PartitionProduceData(index=3, records=batch)
@@ -209,7 +209,7 @@ def test_no_bytes_raise_anything_else(data: st.DataObject) -> None:
 
 
 def test_memory_is_bounded_by_the_input() -> None:
-    """The worst that can be made of a request: parts that say nothing, of three bytes each."""
+    """The most costly request of its size: empty parts of three bytes each."""
     worst = 0.0
     for name, version in KINDS:
         kind = message(name)
@@ -291,7 +291,7 @@ def test_both_ways_to_make_a_message_give_the_same(name: str) -> None:
 
 @pytest.mark.parametrize("version", [12, 17])
 def test_a_tag_of_a_part_is_written_by_what_it_says(version: int) -> None:
-    """Not by which object says it: a part of defaults is not written, whoever has made it."""
+    """A part with all defaults is not written, whichever object holds it."""
     Response = message("FetchResponse")
 
     def encoded(**parts: Struct) -> bytes:

@@ -54,7 +54,8 @@ async def begun(client: WireClient) -> tuple[int, int]:
                 return found.producer_id, found.producer_epoch
 
 
-async def put(client: WireClient, version: int, ids: tuple[int, int], sequence: int = 0) -> int:
+def put_request(ids: tuple[int, int], *, sequence: int = 0, partition: int = 0) -> Any:
+    """Of one record in a transaction of the producer with this id and epoch."""
     data = build_batch(
         [None],
         [b"x"],
@@ -64,9 +65,14 @@ async def put(client: WireClient, version: int, ids: tuple[int, int], sequence: 
         base_sequence=sequence,
         transactional=True,
     )
-    asked = produce(data)
+    asked = produce(data, partition=partition)
     asked.transactional_id = "etl"
-    return int((await client.ask(Api.PRODUCE, version, asked)).responses[0].partition_responses[0].error_code)
+    return asked
+
+
+async def put(client: WireClient, version: int, ids: tuple[int, int], sequence: int = 0) -> int:
+    told = await client.ask(Api.PRODUCE, version, put_request(ids, sequence=sequence))
+    return int(told.responses[0].partition_responses[0].error_code)
 
 
 async def end(client: WireClient, version: int, ids: tuple[int, int], *, committed: bool = True) -> Any:

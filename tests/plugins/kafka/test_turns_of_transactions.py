@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +9,16 @@ import pytest
 import trio
 
 from insync.plugins.kafka.listener import Link
-from insync.plugins.kafka.protocol import encode, message
+from insync.plugins.kafka.protocol import message
 from insync.plugins.kafka.protocol.apis import Api
 from insync.replication.core.broker.shards import Shards
 from insync.replication.core.broker.transacting import Transacting
 from insync.replication.core.coordination import transaction_messages as tm
 from insync.replication.node._payloads import Batches
 from insync.replication.node._replica_host import ReplicaHost
-from insync.storage.batch import build_batch
 
-from .test_listener import client_of, make, node_at, produce
-from .test_transaction_versions import begun
+from .test_listener import client_of, make, node_at
+from .test_transaction_versions import begun, put_request
 from .wire_client import WireClient
 
 _Add, _End = message("AddPartitionsToTxnRequest"), message("EndTxnRequest")
@@ -95,26 +92,10 @@ async def test_requests_that_come_together_ask_the_coordinator_once(
         monkeypatch.setattr(Shards, "ask", seen)
         if not is_current:
             monkeypatch.setattr(Shards, "current", lambda shards, partition: None)
-        together = b"".join([_frame(number, ids) for number in range(3)])
+        asking = [put_request(ids, partition=number) for number in range(3)]
+        together = b"".join([client.framed(Api.PRODUCE, 11, each) for each in asking])
         await client.stream.send_all(together)  # all of it is there before the node reads
         for _ in range(3):
             answer = await client.receive(Api.PRODUCE, 11)
             assert answer.responses[0].partition_responses[0].error_code == 0
     assert asked == ([] if is_current else [[0, 1, 2]])
-
-
-def _frame(partition: int, ids: tuple[int, int]) -> bytes:
-    data = build_batch(
-        [None],
-        [b"x"],
-        timestamps_ms=time.time_ns() // 1_000_000,
-        producer_id=ids[0],
-        producer_epoch=ids[1],
-        base_sequence=0,
-        transactional=True,
-    )
-    asked = produce(data, partition=partition)
-    asked.transactional_id = "etl"
-    (body,) = encode(asked, 11)
-    head = struct.pack(">hhih", Api.PRODUCE, 11, partition, 4) + b"test" + b"\0"
-    return struct.pack(">i", len(head) + len(body)) + head + body

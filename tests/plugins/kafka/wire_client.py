@@ -28,13 +28,17 @@ class WireClient:
         host, _, port = url.removeprefix("kafka://").partition("?")[0].rpartition(":")
         return cls(await trio.open_tcp_stream(host, int(port)))
 
-    async def send(self, api: Api, version: int, request: Struct) -> None:
+    def framed(self, api: Api, version: int, request: Struct) -> bytes:
+        """The bytes of the next request."""
         self._sent += 1
         head = struct.pack(">hhih", api, version, self._sent, 4) + b"test"
         if OFFERED.is_flexible(api, version):
             head += b"\0"
         (body,) = encode(request, version)
-        await self.stream.send_all(struct.pack(">i", len(head) + len(body)) + head + body)
+        return struct.pack(">i", len(head) + len(body)) + head + body
+
+    async def send(self, api: Api, version: int, request: Struct) -> None:
+        await self.stream.send_all(self.framed(api, version, request))
 
     async def receive(self, api: Api, version: int) -> Any:
         """The next answer; its records are left where they lie in `frame`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,36 +10,19 @@ import pytest
 import trio
 import trio.testing
 
-from insync.replication import Admin, Consumer, Node, Producer
+from insync.replication import Consumer
 from insync.replication.client.errors import InvalidSettingError, RequestTimeoutError, UnknownTopicError
 from insync.replication.core.types import PartitionId
 from insync.replication.listeners import AckMode, HandlerFailedError, Listener, ListenerError, _engine
 from insync.replication.listeners._engine import Engine
-from tests.replication.node.test_cluster import settings
 
-COUNT = 12
+from .filled import COUNT, committed, filled, until
 
 
 @pytest.fixture
 async def servers(tmp_path: Path) -> AsyncIterator[list[str]]:
-    async with Node(settings(tmp_path, 1, session_timeout_ms=60_000)) as node:
-        async with Admin(node.endpoints) as admin, Producer(node.endpoints) as producer:
-            await admin.create_topic("t", 2, 1)
-            await admin.create_topic("dead", 1, 1)
-            for n in range(COUNT):
-                await producer.send_and_wait("t", b"%d" % n, key=b"k%d" % (n % 3), partition=n % 2)
-        yield list(node.endpoints)
-
-
-async def committed(servers: list[str], group: str) -> dict[int, int]:
-    async with Admin(servers) as admin:
-        return {at.partition: offset for at, offset in (await admin.group_offsets(group)).items()}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """The test's timeout ends it."""
-    while not condition():  # noqa: ASYNC110 - what listeners do by themselves
-        await trio.sleep(0.01)
+    async with filled(tmp_path, "dead") as found:
+        yield found
 
 
 def listener(servers: list[str], group: str, **options: Any) -> Listener:

@@ -9,37 +9,20 @@ from typing import Any
 import pytest
 import trio
 
-from insync.replication import Admin, Consumer, Node, Producer
+from insync.replication import Consumer, Producer
 from insync.replication.client.transaction_errors import TransactionOutcomeUnknownError
 from insync.replication.core.types import PartitionId
 from insync.replication.listeners import AckMode, Listener
-from tests.replication.node.test_cluster import settings
 
-COUNT = 12
+from .filled import COUNT, committed, filled, until
+
 PATIENCE = 60.0
-Condition = Any
 
 
 @pytest.fixture
 async def servers(tmp_path: Path) -> AsyncIterator[list[str]]:
-    async with Node(settings(tmp_path, 1, session_timeout_ms=60_000)) as node:
-        async with Admin(node.endpoints) as admin, Producer(node.endpoints) as producer:
-            await admin.create_topic("t", 2, 1)
-            await admin.create_topic("out", 1, 1)
-            for n in range(COUNT):
-                await producer.send_and_wait("t", b"%d" % n, partition=n % 2)
-        yield list(node.endpoints)
-
-
-async def until(condition: Condition) -> None:
-    with trio.fail_after(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - what listeners do by themselves
-            await trio.sleep(0.01)
-
-
-async def committed(servers: list[str], group: str) -> dict[int, int]:
-    async with Admin(servers) as admin:
-        return {at.partition: offset for at, offset in (await admin.group_offsets(group)).items()}
+    async with filled(tmp_path, "out") as found:
+        yield found
 
 
 async def written(servers: list[str]) -> list[bytes | None]:
