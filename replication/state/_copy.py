@@ -86,6 +86,8 @@ class Copy:
         self._numbers = itertools.count()
         self._moved = trio.Event()
         self._listeners: dict[trio.MemorySendChannel[Change], None] = {}
+        self._lost: dict[trio.MemorySendChannel[Change], str] = {}
+        """Why a listener hears nothing more."""
         self._round: _Round | None = None
         self._asked = trio.Event()
 
@@ -161,6 +163,7 @@ class Copy:
                 yield heard
         finally:
             self._listeners.pop(send, None)
+            self._lost.pop(send, None)
             receive.close()
 
     async def _heard(
@@ -169,7 +172,7 @@ class Copy:
         async for change in receive:
             yield change
         self.check()
-        raise ChangesLostError(f"more than {_MOST_CHANGES} changes of {self.at} wait to be read")
+        raise ChangesLostError(self._lost[send])
 
     def check(self) -> None:
         """Raise what has stopped this copy, if anything has."""
@@ -221,6 +224,12 @@ class Copy:
         self._consumer.assign([self.at])
         self._consumer.seek(self.at, self.applied)
         if anew:
+            for send in list(self._listeners):
+                self._lose(
+                    send,
+                    f"{self.at}: the copy has begun anew at offset {self.applied}, from a snapshot or the log's "
+                    "beginning: what changed up to there is not told; open changes() again, and read the state",
+                )
             self.on_restored()
             self._wake()
 
@@ -336,8 +345,12 @@ class Copy:
                 try:
                     send.send_nowait(change)
                 except (trio.WouldBlock, trio.BrokenResourceError):
-                    del self._listeners[send]
-                    send.close()
+                    self._lose(send, f"more than {_MOST_CHANGES} changes of {self.at} wait to be read")
+
+    def _lose(self, send: trio.MemorySendChannel[Change], why: str) -> None:
+        del self._listeners[send]
+        self._lost[send] = why
+        send.close()
 
     def _advance(self, position: int) -> None:
         if position > self.applied:

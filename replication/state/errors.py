@@ -39,7 +39,10 @@ class SnapshotMissingError(StateError):
 
 
 class ChangesLostError(StateError):
-    """A reader of `changes()` was too slow. Open it again after reading the state itself."""
+    """A reader of `changes()` was too slow, or the copy has begun anew from a snapshot, which tells no changes.
+
+    Open it again, then read the state itself.
+    """
 
 
 class StateClosedError(StateError):

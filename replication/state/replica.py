@@ -274,7 +274,8 @@ class Replica:
     async def changes(self) -> AsyncIterator[AsyncIterator[Change]]:
         """Commands as this copy applies them, from now on: `async with r.changes() as changes: async for ...`.
 
-        Raises ChangesLostError if more than 10,000 wait to be read.
+        Raises ChangesLostError if more than 10,000 wait to be read, or if this copy fell so far behind that it
+        begins anew from a snapshot.
         """
         async with self._open_copy().changes() as changes:
             yield changes

@@ -104,6 +104,17 @@ def test_an_answer_that_nobody_can_ask_for_is_forgotten() -> None:
     assert set(log.applier.sessions["a"].answers) == {1}
 
 
+def test_the_first_answer_that_may_be_asked_for_is_kept_also_where_numbers_are_far_apart() -> None:
+    log = Log()
+    token = log.open()
+    log.add(send(token, 0, b"x"))
+    answers = log.add(send(token, 1000, b"y"))
+    log.add(send(token, 1001, b"z", low=1000))
+    assert set(log.applier.sessions["a"].answers) == {1000, 1001}
+    assert log.add(send(token, 1000, b"y", low=1000)) == answers
+    assert log.seen == [b"x", b"y", b"z"]
+
+
 def test_the_answers_of_a_session_are_bounded_whatever_it_says() -> None:
     log = Log()
     token = log.open()
@@ -250,6 +261,7 @@ def test_a_copy_that_begins_with_a_snapshot_comes_to_the_same_state(
     other = Applier(Tape(), "id")
     other.restore(Pieces(chunker.end()).read)
     assert other.digest() == one.digest()
+    assert other.snapshot_commands == one.commands, "a copy that begins owes no further snapshot of the same"
     for record in records[cut:]:
         assert [a.answer for a in one.apply(*record)] == [a.answer for a in other.apply(*record)]
     for record in records[:cut]:

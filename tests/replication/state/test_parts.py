@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ import trio.testing
 from insync.replication.client.errors import RequestTimeoutError
 from insync.replication.core.types import PartitionId
 from insync.replication.state import (
+    ChangesLostError,
     Context,
     LockLostError,
     Replica,
@@ -153,6 +155,32 @@ async def test_what_a_snapshot_does_not_answer_is_sent_again() -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_what_was_sent_before_the_name_was_opened_again_is_sent_again() -> None:
+    """The record that opens a session may stand in the log twice, if it was unclear what became of the first."""
+    copy, session, producer = parts()
+    answers: list[bytes] = []
+
+    async def say(word: bytes) -> None:
+        answer = (await session.submit(word)).answer
+        assert answer is not None
+        answers.append(answer.data)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(session.run)
+        nursery.start_soon(say, b"word")
+        await trio.testing.wait_all_tasks_blocked()
+        session.on_applied(copy.applier.apply(1, 1000, encode(Open("me", session.nonce))))
+        await trio.testing.wait_all_tasks_blocked()
+        assert session.token == 1
+        assert producer.commands == [(0, [b"word"]), (0, [b"word"])]
+        for offset, sent in enumerate(producer.sent, 2):
+            session.on_applied(copy.applier.apply(offset, 1000, sent.value))
+        await trio.testing.wait_all_tasks_blocked()
+        assert answers == [b"WORD"]
+        assert copy.applier.commands == 1
+        nursery.cancel_scope.cancel()
+
+
 # The copy
 
 
@@ -236,6 +264,52 @@ async def test_whoever_waits_is_told_if_the_block_of_a_copy_is_cancelled() -> No
 async def _is_refused(what: Callable[[], Awaitable[object]]) -> None:
     with pytest.raises(StateClosedError):
         await what()
+
+
+class Empty:
+    """A cluster whose log has lost what a copy has applied, without a snapshot."""
+
+    async def read_index(self, partitions: list[PartitionId]) -> dict[PartitionId, int]:
+        return dict.fromkeys(partitions, 0)
+
+    beginning_offsets = read_index
+
+    def assign(self, partitions: object) -> None:
+        pass
+
+    def seek(self, partition: object, offset: int) -> None:
+        pass
+
+
+async def test_who_reads_changes_is_told_that_a_copy_has_begun_anew() -> None:
+    """What happened up to there is in the new state, and was never applied here."""
+    copy, session, _ = parts()
+    copy.admin = copy._consumer = cast(Any, Empty())
+    async with copy.changes() as changes:
+        record = encode(Commands("me", session.token, 0, 0, [b"told"]))
+        copy._after_record(copy.applier.apply(1, 1000, record))
+        await copy.restore(anew=True)
+        assert (await anext(changes)).command == b"told"
+        with pytest.raises(ChangesLostError, match="begun anew at offset 0"):
+            await anext(changes)
+    async with copy.changes() as again, trio.open_nursery() as nursery:
+        nursery.start_soon(anext, again)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_kept_snapshot_of_more_than_the_log_holds_is_not_used(tmp_path: Path) -> None:
+    """The log has lost its end: a copy that went on behind it would find nothing there, and begin anew for ever."""
+    copy, *_ = parts(cache_dir=tmp_path)
+    copy.admin = copy._consumer = cast(Any, Empty())
+    chunker = s.Chunker()
+    copy.applier.snapshot(chunker.write)
+    chunks, file = chunker.end(), copy.cache_file
+    assert file is not None and copy.applier.position == 1
+    marker = s.Marker("name", 1, 0, len(chunks), sum(map(len, chunks)), s.checksum(chunks), "topic id")
+    s.save(file, marker, chunks)
+    await copy.restore()
+    assert (copy.applied, copy.restored) == (0, None)
 
 
 # Snapshots
