@@ -72,6 +72,10 @@ def test_errors_are_raised_in_the_caller(threaded):
         with pytest.raises(TypeError, match="must be bytes"):
             producer.send("t", "text")
         assert producer.send("t", b"x").result(5).offset == 0
+        # By now the topic is known, and records are checked in this thread: a key counts like a value.
+        with pytest.raises(RecordTooLargeError):
+            producer.send("t", bytes(500), key=bytes(500))
+        assert producer.send("t", bytes(400), key=bytes(400)).result(5).offset == 1
     with BlockingAdmin(threaded.urls) as admin, pytest.raises(TopicExistsError):
         admin.create_topic("t", 1, 1)
     with pytest.raises(BootstrapError, match=r"127\.0\.0\.1:1"):

@@ -96,6 +96,25 @@ def test_a_commit_that_failed_is_due_with_the_next_tick_also_when_nothing_more_c
     assert each.tick(0.0) == {AT: 4} and each.tick(0.0) == {}
 
 
+def test_a_commit_that_failed_behind_a_later_one_is_not_due_again() -> None:
+    each = commits(AckMode.RECORD)
+    first, second = each.done(AT, 3, 0.0), each.done(AT, 4, 0.0)
+    each.failed(first)
+    assert second == {AT: 5} and each.progress[AT].committed == 5
+    assert each.tick(0.0) == {} and each.take(0.0) == {}
+
+
+def test_a_commit_that_failed_is_forgotten_with_its_partition() -> None:
+    """A tick commits nothing on its account, and the count of what is done goes on."""
+    counted = commits(AckMode.COUNT)
+    counted.done(AT, 3, 0.0)
+    counted.failed(counted.take(0.0))
+    counted.forget([AT])
+    counted.handed_out(OTHER, [1])
+    assert counted.done(OTHER, 0, 0.0) == {} and counted.tick(0.0) == {}
+    assert counted.done(OTHER, 1, 0.0) == {OTHER: 2}
+
+
 def test_what_was_acknowledged_late_is_due_with_the_next_tick() -> None:
     manual = commits(AckMode.MANUAL)
     assert manual.ended(AT, 0.0) == {}
