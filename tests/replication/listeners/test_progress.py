@@ -115,6 +115,17 @@ def test_a_commit_that_failed_is_forgotten_with_its_partition() -> None:
     assert counted.done(OTHER, 1, 0.0) == {OTHER: 2}
 
 
+def test_what_is_done_of_a_former_assignment_does_not_count() -> None:
+    """A handler ends late, when its partition was lost and has come back."""
+    counted = commits(AckMode.COUNT)
+    late = counted.progress[AT]
+    counted.forget([AT])
+    again = counted.handed_out(AT, [3, 4])
+    assert counted.commits.done(late, [3], 0.0) == {}
+    assert counted.commits.done(again, [3], 0.0) == {}
+    assert counted.commits.done(again, [4], 0.0) == {AT: 5}
+
+
 def test_what_was_acknowledged_late_is_due_with_the_next_tick() -> None:
     manual = commits(AckMode.MANUAL)
     assert manual.ended(AT, 0.0) == {}
