@@ -89,6 +89,32 @@ async def test_numbers_beside_an_assignment_are_sent_as_they_are_given():
     assert [(each.partitions, each.replication_factor) for each in asked] == [(2, 1), (3, 1), (2, 2)]
 
 
+async def test_records_of_a_partition_without_a_leader_are_deleted_when_it_has_one(autojump_clock):
+    asked: list[m.DeleteRecordsPartition] = []
+
+    def delete(node: FakeNode, request: Any) -> bool:
+        if request.kind != Kind.DELETE_RECORDS:
+            return False
+        (wanted,) = wire.decode_request(request.kind, request.body).partitions
+        asked.append(wanted)
+        done = m.DeleteRecordsResult(topic="t", partition=0, error=0, low_watermark=wanted.offset)
+        request.reply(wire.encode(m.DeleteRecordsResponse(partitions=[done])))
+        return True
+
+    async def have_a_leader() -> None:
+        await trio.sleep(1)
+        assert not asked
+        cluster.move("t", 0, 0)
+
+    async with fake_cluster(nodes=1, t=1) as cluster, Admin(cluster.urls) as admin:
+        cluster.chaos = delete
+        cluster.move("t", 0, -1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(have_a_leader)
+            assert await admin.delete_records({("t", 0): 5}) == {("t", 0): 5}
+        assert len(asked) == 1
+
+
 def created_but_cut_off(node: FakeNode, request: Any) -> bool:
     asked = wire.decode_request(request.kind, request.body)
     node.cluster.create("t", 2)
