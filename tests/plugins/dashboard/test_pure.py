@@ -189,6 +189,25 @@ def test_what_several_nodes_tell_is_one_change_and_the_leader_knows_why() -> Non
     assert [each.number("partition_epoch") for each in small] == [4, 5]
 
 
+def test_what_a_leader_says_of_a_known_change_is_shown_from_then_on_and_is_news_once() -> None:
+    changes, at = ChangeLog(), ("orders", 0)
+    changes.add([told(2, change(6, 50.0, why="node 3 has not caught up"))])
+    assert [each.why for each in changes.of_partition(at)] == ["node 3 has not caught up"]
+    before = changes.version
+    assert changes.add([told(1, change(6, 50.1))]) == 0
+    assert [each.why for each in changes.of_partition(at)] == ["node 3 is slow"]
+    after = changes.version
+    assert changes.add([told(1, change(6, 50.1))]) == 0
+    assert after == changes.version > before
+
+
+def test_of_changes_that_are_forgotten_nothing_is_kept() -> None:
+    changes = ChangeLog(remembered=2)
+    for epoch in range(1, 6):
+        changes.add([told(1, change(epoch, 10.0 + epoch))])
+    assert len(changes) == len(changes._places) == 2
+
+
 def test_a_timeline_begins_with_what_the_first_change_says_and_ends_as_things_are() -> None:
     changes = ChangeLog()
     changes.add(
