@@ -15,12 +15,13 @@ import pickle
 import signal
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, BinaryIO
 
 from ._sqlite_database import Database
 from ._sqlite_leases import SeenLease
-from ._values import Compare, Operation, Outcome
+from ._values import Compare, Delete, Exists, Missing, Operation, Outcome, Put, ValueIs, VersionIs
 from .errors import MetadataError, StoreBusyError, StoreUnavailableError
 
 LENGTH = struct.Struct("<I")
@@ -43,6 +44,29 @@ start would take 300 ms and 35 MB, and takes 60 ms and 15 MB."""
 def frame(value: object) -> bytes:
     body = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     return LENGTH.pack(len(body)) + body
+
+
+_PARTS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
+    VersionIs: attrgetter("key", "version"),
+    ValueIs: attrgetter("key", "value"),
+    Put: attrgetter("key", "value", "ephemeral"),
+    **{cls: lambda item: (item.key,) for cls in (Exists, Missing, Delete)},
+}
+_KINDS: dict[str, type] = {cls.__name__: cls for cls in _PARTS}
+
+
+def flat(items: Iterable[Compare | Operation]) -> list[tuple[str, tuple[Any, ...]]]:
+    """Compares or operations as tuples, for a request.
+
+    A pickle of the values themselves takes forty times as long, because attrs collects the fields of each in Python:
+    17 ms of a controller's 2,000 elections.
+    """
+    return [(type(item).__name__, _PARTS[type(item)](item)) for item in items]
+
+
+def unflat(items: Iterable[tuple[str, tuple[Any, ...]]]) -> list[Any]:
+    """The values that `flat` was given."""
+    return [_KINDS[name](*parts) for name, parts in items]
 
 
 class _Writing:
@@ -68,10 +92,14 @@ class _Writing:
         self._database = Database(self._path, boot, lambda _: None)
 
     def _commit(
-        self, compares: tuple[Compare, ...], operations: tuple[Operation, ...], owner: tuple[int, int] | None
+        self,
+        compares: list[tuple[str, tuple[Any, ...]]],
+        operations: list[tuple[str, tuple[Any, ...]]],
+        owner: tuple[int, int] | None,
     ) -> Outcome:
+        """Both as `flat` gives them."""
         lease = None if owner is None else SeenLease(self._opened.leases, *owner)
-        return self._opened.commit(compares, operations, lease)
+        return self._opened.commit(unflat(compares), unflat(operations), lease)
 
     def _open_session(self, timeout_ms: int) -> tuple[int, bytes]:
         held = self._opened.open_session(timeout_ms)

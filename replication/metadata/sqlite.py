@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from ._limits import Limits
+from ._sqlite_child import flat
 from ._sqlite_database import Announcement, Database
 from ._sqlite_leases import HeldLease, boot_id
 from ._sqlite_schema import IDENTITY_BYTES
@@ -227,11 +228,12 @@ class SqliteStore(MetadataStore):
         check_transaction(compares, operations, session is not None, self.limits)
         engine = self._open_engine()
         own = None if session is None else self._own(session)
-        lease: HeldLease | tuple[int, int] | None = None if own is None else own.held
-        if own is not None and engine.writer is not None:
-            lease = own.id, own.held.slot
+        arguments: tuple[Any, ...] = compares, operations, None if own is None else own.held
+        if engine.writer is not None:
+            place = None if own is None else (own.id, own.held.slot)
+            arguments = flat(compares), flat(operations), place
         try:
-            outcome: Outcome = await self._write(engine, "commit", tuple(compares), tuple(operations), lease)
+            outcome: Outcome = await self._write(engine, "commit", *arguments)
             return outcome
         except WriterLostError as error:
             return Unknown(str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import sqlite3
 import subprocess
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import get_args
 
 import psutil
 import pytest
@@ -19,13 +21,21 @@ from trio.lowlevel import FdStream
 
 from insync.replication.metadata import (
     Committed,
+    Compare,
+    Delete,
+    Exists,
+    Missing,
+    Operation,
     Put,
     SessionExpiredError,
     SqliteStore,
     StoreClosedError,
     StoreUnavailableError,
     Unknown,
+    ValueIs,
+    VersionIs,
 )
+from insync.replication.metadata._sqlite_child import flat, unflat
 from insync.replication.metadata._sqlite_leases import boot_id
 from insync.replication.metadata._sqlite_writer import Writer
 
@@ -169,6 +179,21 @@ async def test_a_call_that_is_given_up_is_done_and_the_next_one_gets_its_own_ans
             outcome = await store.commit([], [Put("one", b"")])
             assert isinstance(outcome, Committed)
             assert outcome.versions == {"one": number + 1}
+
+
+def test_what_goes_to_it_arrives_as_it_was() -> None:
+    items: list[Compare | Operation] = [
+        VersionIs("a", 3),
+        Exists("b"),
+        Missing("c"),
+        ValueIs("d", b"\0x"),
+        Put("e", b""),
+        Put("f", b"y", ephemeral=True),
+        Delete("g"),
+    ]
+    assert {type(each) for each in items} == {*get_args(Compare), *get_args(Operation)}
+    assert unflat(flat(items)) == items
+    assert unflat(pickle.loads(pickle.dumps(flat(items)))) == items
 
 
 async def test_a_held_lock_is_waited_for_and_told(path: Path) -> None:
