@@ -55,6 +55,33 @@ def maker(kind: Callable[P, T]) -> Callable[P, T]:
     return made
 
 
+def evolver(kind: Callable[..., T]) -> Callable[..., T]:
+    """A function that makes what `attrs.evolve` makes of an instance of the frozen attrs class `kind`.
+
+    `attrs.evolve` looks the fields of the class up at each call, and calls the class. Not for subclasses of `kind`.
+
+    Raises:
+      TypeError: As `maker`; fields that would be made anew for each instance are taken over here.
+    """
+    maker(kind)
+    assert isinstance(kind, type)
+    arguments = [field.alias for field in attrs.fields(kind)]
+    names: dict[str, Any] = {"NEW": object.__new__, "KIND": kind, "UNSET": object(), "OPEN": _open(kind)}
+    lines = [
+        f"def evolve(base, /, *, {', '.join(f'{each}=UNSET' for each in arguments)}):",
+        "    self = NEW(OPEN)",
+        *(
+            f"    self.{field.name} = base.{field.name} if {field.alias} is UNSET else {field.alias}"
+            for field in attrs.fields(kind)
+        ),
+        "    self.__class__ = KIND",
+        "    return self",
+    ]
+    exec(compile("\n".join(lines), f"<evolver of {kind.__name__}>", "exec"), names)
+    evolve: Callable[..., T] = names["evolve"]
+    return evolve
+
+
 def _open(kind: type) -> type:
     """A subclass of the same layout that lets its fields be assigned."""
     if hasattr(kind, "__attrs_post_init__"):

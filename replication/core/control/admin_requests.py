@@ -396,7 +396,7 @@ def _plan_or_answer(
 
 def replace(record: PartitionRecord, known: Versioned, view: ClusterView) -> Put:
     """Write a partition record over the one that it was made from."""
-    record = attrs.evolve(record, controller_epoch=view.controller_epoch)
+    record = transitions.evolve(record, controller_epoch=view.controller_epoch)
     return Put(key=partition_key(record.id), record=record, version=known.version)
 
 

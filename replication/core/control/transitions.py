@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-import attrs
-
+from ..making import evolver
 from ..types import NO_LEADER
 from .records import PartitionRecord
+
+evolve = evolver(PartitionRecord)
+"""A controller makes one record of each of thousands when a node is gone."""
 
 
 def create(
@@ -55,7 +57,7 @@ def set_min_insync(record: PartitionRecord, min_insync: int) -> PartitionRecord 
     """
     if record.min_insync_replicas == min_insync:
         return None
-    return _next(attrs.evolve(record, min_insync_replicas=min_insync), isr=record.isr)
+    return _next(evolve(record, min_insync_replicas=min_insync), isr=record.isr)
 
 
 def elect(record: PartitionRecord, live: Collection[int], unclean: int = NO_LEADER) -> PartitionRecord | None:
@@ -126,7 +128,7 @@ def reassign(record: PartitionRecord, target: Sequence[int]) -> PartitionRecord 
     adding = tuple([node for node in replicas if node not in origin])
     if (replicas, adding, removing) == (record.replicas, record.adding, record.removing):
         return None
-    moving = attrs.evolve(record, replicas=replicas, adding=adding, removing=removing)
+    moving = evolve(record, replicas=replicas, adding=adding, removing=removing)
     return _next(record, isr=record.isr, to=moving)
 
 
@@ -142,7 +144,7 @@ def finish_reassignment(record: PartitionRecord) -> PartitionRecord | None:
     target = record.target
     in_sync = [node for node in target if node in record.isr]
     waits_for_new = any(node not in record.isr and node in record.adding for node in target)
-    moved = attrs.evolve(record, replicas=target, adding=(), removing=())
+    moved = evolve(record, replicas=target, adding=(), removing=())
     if len(in_sync) < len(target) and (waits_for_new or len(in_sync) < moved.min_isr or not in_sync):
         return None
     if record.leader == NO_LEADER:
@@ -153,9 +155,9 @@ def finish_reassignment(record: PartitionRecord) -> PartitionRecord | None:
 
 def _clean_leader(record: PartitionRecord, live: Collection[int]) -> int:
     """The replica that leads or may lead with everything committed; `NO_LEADER` if no living one is known to."""
-    isr = [node for node in record.isr if node in live]
-    if record.leader in isr:
+    if record.leader in record.isr and record.leader in live:
         return record.leader
+    isr = [node for node in record.isr if node in live]
     candidates = isr or [node for node in record.elr if node in live]
     return next((node for node in record.replicas if node in candidates), NO_LEADER)
 
@@ -195,7 +197,7 @@ def _next(
         elr = tuple([node for node in base.replicas if node in eligible])
         last_known = tuple([node for node in base.replicas if node in known - eligible])
     leader_epoch = record.leader_epoch + (new_epoch or new_leader != record.leader)
-    return attrs.evolve(
+    return evolve(
         base,
         isr=new_isr,
         elr=elr,

@@ -35,6 +35,10 @@ class ClusterView:
     unreadable: frozenset[str] = frozenset()
     """Keys whose values are no records. What they were before stands in this view, if it is known; nothing is made
     of it, because nobody knows what has been meanwhile."""
+    _for_all: dict[bool, Mapping[int, int] | None] = attrs.field(
+        factory=dict, init=False, eq=False, repr=False
+    )
+    """What `live_for` says of all partitions alike, made when first asked; None: it depends on the partition."""
 
     def differs_from(self, other: ClusterView) -> frozenset[PartitionId] | None:
         """The partitions whose records may differ from those of an earlier view; None: any of them."""
@@ -50,11 +54,24 @@ class ClusterView:
         """The living nodes but for those that are about to stop."""
         return {node_id: record for node_id, record in self.nodes.items() if not record.leaving}
 
-    def live_for(self, partition: PartitionId, *, leaving: bool = False) -> dict[int, int]:
+    def live_for(self, partition: PartitionId, *, leaving: bool = False) -> Mapping[int, int]:
         """Incarnation of each living node that can use what it has of the partition, if it has any.
 
         leaving: also of those that are about to stop.
         """
+        if leaving not in self._for_all:
+            self._for_all[leaving] = (
+                None
+                if any(record.offline for record in self.nodes.values())
+                else {
+                    node_id: record.incarnation
+                    for node_id, record in self.nodes.items()
+                    if leaving or not record.leaving
+                }
+            )
+        shared = self._for_all[leaving]
+        if shared is not None:
+            return shared
         return {
             node_id: record.incarnation
             for node_id, record in self.nodes.items()

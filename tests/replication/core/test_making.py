@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from insync.replication.core import messages as m
-from insync.replication.core.making import maker
+from insync.replication.core.making import evolver, maker
 
 
 @attrs.frozen(kw_only=True)
@@ -51,6 +51,20 @@ def test_every_field_of_an_answer_is_kept() -> None:
     assert {name: getattr(made, name) for name in values} == values
     assert hash(made) == hash(m.FetchResult(**values))  # type: ignore[arg-type]
     assert gc.is_tracked(made)
+
+
+def test_what_is_changed_is_what_attrs_makes_of_it() -> None:
+    evolve, base = evolver(Mixed), Mixed(1, 7, [3], place="x", kinds={"a": 1})
+    for changes in ({}, {"first": 2}, {"second": 8, "place": "y"}, {"many": [], "kinds": {}}):
+        made, usual = evolve(base, **changes), attrs.evolve(base, **changes)
+        assert type(made) is Mixed and made is not base
+        assert made == usual and repr(made) == repr(usual)
+    assert evolve(base).many is base.many
+    assert base == Mixed(1, 7, [3], place="x", kinds={"a": 1})
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        evolve(base, first=2).first = 3
+    with pytest.raises(TypeError):
+        evolve(base, other=1)
 
 
 def test_a_value_refuses_to_be_changed() -> None:
@@ -111,3 +125,5 @@ class Derived:
 def test_a_class_that_does_more_than_keep_its_arguments_is_refused(kind: type) -> None:
     with pytest.raises(TypeError, match=f"{kind.__name__}.*call the class itself"):
         maker(kind)
+    with pytest.raises(TypeError, match=f"{kind.__name__}.*call the class itself"):
+        evolver(kind)
