@@ -8,6 +8,7 @@ from .. import metadata as store_api
 from .. import wire
 from ..core import transaction as tx
 from ..core.control import records as rec
+from ..core.making import maker
 from ..metadata import (
     Entry,
     Limits,
@@ -17,6 +18,7 @@ from ..metadata import (
     TransactionTooLargeError,
 )
 
+_seen = maker(tx.Seen)
 _PORTION = 100
 """Writes in one transaction of `write_all`."""
 _BY_PREFIX: tuple[tuple[str, type], ...] = (
@@ -59,7 +61,7 @@ def seen(entries: Mapping[str, Entry]) -> dict[str, tx.Seen]:
             record = wire.decode_record(cls, entry.value)
         except wire.WireError as error:
             problem = str(error)
-        found[key] = tx.Seen(
+        found[key] = _seen(
             key=key,
             record=record,
             version=entry.version,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from .. import messages as m
 from ..errors import ErrorCode, code_of
+from ..making import maker
 from ..partition import effects as partition_fx
 from ..partition import events as partition_ev
 from ..types import PartitionId
@@ -29,6 +30,8 @@ from .throttle import Throttle
 if TYPE_CHECKING:
     from .context import Context
     from .timers import Timer
+
+_answer, _named = maker(partition_ev.Fetched), maker(m.FetchPartition)
 
 SETTLE_TIMEOUT = 0.02
 """Seconds for which a fetch waits for the appends of the previous one, so that it includes their partitions."""
@@ -296,7 +299,7 @@ class _Leader:
             min_bytes=1,
             max_bytes=settings.replica_fetch_response_max_bytes,
             partitions=[
-                m.FetchPartition(
+                _named(
                     topic=partition.topic,
                     partition=partition.partition,
                     fetch_offset=want.fetch_offset,
@@ -434,7 +437,7 @@ def _fetched(
     may_skip: bool,
 ) -> partition_ev.Fetched:
     """The answer with the offset and epoch of its question, by which a replica recognises a stale answer."""
-    return partition_ev.Fetched(
+    return _answer(
         fetch_offset=want.fetch_offset,
         leader_epoch=want.leader_epoch,
         last_fetched_epoch=want.last_fetched_epoch,

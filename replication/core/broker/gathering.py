@@ -25,6 +25,7 @@ from .inquiries import Gathered, Inquiry
 from .ports import Cold, LogRange, LogReadError
 from .throttle import Throttle
 
+_question = maker(ev.Fetch)
 _result = maker(FetchResult)
 
 Doubted = Callable[[PartitionId, int, int, bool], None]
@@ -108,7 +109,7 @@ class Gathering:
             return fx.FetchAnswer(error=self._context.missing_error(partition), news=True)
         return self._context.ask_replica(
             partition,
-            ev.Fetch(
+            _question(
                 replica_id=message.replica_id,
                 incarnation=message.incarnation,
                 leader_epoch=wanted.leader_epoch,

@@ -16,6 +16,7 @@ from ..control.internal_topics import STANDARD as INTERNAL_TOPICS
 from ..control.internal_topics import refusal_of_produce
 from ..control.records import TopicConfig
 from ..errors import ErrorCode
+from ..making import maker
 from ..partition import effects as partition_fx
 from ..partition import events as partition_ev
 from ..types import PartitionId
@@ -38,6 +39,7 @@ and its connection may have ended long ago.
 """
 
 _DEFAULTS = TopicConfig()
+_batch, _outcome = maker(partition_ev.Produce), maker(m.ProduceResult)
 _Result = TypeVar("_Result", m.ProduceResult, m.DeleteRecordsResult)
 
 
@@ -109,7 +111,7 @@ class Producing:
         self._produces[number] = pending
         self._ctx.step_replica(
             partition,
-            partition_ev.Produce(
+            _batch(
                 request_id=number,
                 acks=self._acks(message.acks, partition),
                 batch=to_meta(info),
@@ -176,7 +178,7 @@ class Producing:
             return
         self._add(
             self._produces.pop(effect.request_id),
-            m.ProduceResult(
+            _outcome(
                 topic=partition.topic,
                 partition=partition.partition,
                 error=effect.error,

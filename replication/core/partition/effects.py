@@ -147,6 +147,9 @@ class Wake:
     """Parked fetches of this partition are worth another look."""
 
 
+WAKE = Wake()
+
+
 @attrs.frozen(kw_only=True, slots=True)
 class FetchNext:
     """Ask `leader` for what follows `fetch_offset`. Answered by `Fetched` or `FetchFailed`.

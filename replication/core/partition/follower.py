@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import ErrorCode
+from ..making import maker
 from ..types import NO_LEADER, EpochEnd
 from . import effects as fx
 from . import events as ev
@@ -12,6 +13,8 @@ from .epochs import truncation_point
 
 if TYPE_CHECKING:
     from .replica import Replica
+
+_append, _fetch_next = maker(fx.Append), maker(fx.FetchNext)
 
 
 class FollowerRole:
@@ -50,7 +53,7 @@ class FollowerRole:
         latest = log.epochs.latest
         self._asked = (log.log_end_offset, latest)
         self._replica.emit(
-            fx.FetchNext(
+            _fetch_next(
                 leader=self._leader,
                 leader_epoch=self._leader_epoch,
                 fetch_offset=log.log_end_offset,
@@ -173,7 +176,7 @@ class FollowerRole:
         begins_inside = event.batches[0].base_offset < log.log_end_offset
         log.expect(event.batches)
         self._replica.emit(
-            fx.Append(
+            _append(
                 handle=event.handle,
                 batches=event.batches,
                 base_offset=event.batches[0].base_offset,
@@ -197,7 +200,7 @@ class FollowerRole:
         """
         log = self._replica.log
         if log.learn_high_watermark(self._leader_high_watermark):
-            self._replica.emit(fx.Wake())
+            self._replica.emit(fx.WAKE)
         if self._replica.stepping:
             return
         start = min(self._leader_log_start, log.high_watermark)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ..errors import ErrorCode
+from ..making import maker
 from ..messages import MOST_PRODUCERS, ActiveProducer, DescribeProducersResult, FetchPartition
 from ..types import CONSUMER, NO_EPOCH, NO_PRODUCER, BatchMeta, EpochEnd
 from . import effects as fx
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from .replica import Replica
 
 ACKS_ALL = -1
+
+_fetch_answer = maker(fx.FetchAnswer)
+_append, _reply_produce = maker(fx.Append), maker(fx.ReplyProduce)
 
 
 class LeaderRole:
@@ -161,7 +165,7 @@ class LeaderRole:
         batch = _placed(event.batch, base_offset, self.epoch)
         log.expect((batch,), self.epoch)
         self._replica.emit(
-            fx.Append(handle=event.handle, batches=(batch,), base_offset=base_offset, leader_epoch=self.epoch)
+            _append(handle=event.handle, batches=(batch,), base_offset=base_offset, leader_epoch=self.epoch)
         )
         self.await_commit(event, base_offset, batch.next_offset)
 
@@ -201,7 +205,7 @@ class LeaderRole:
         leader_epoch: int = -1,
     ) -> None:
         self._replica.emit(
-            fx.ReplyProduce(
+            _reply_produce(
                 request_id=request_id,
                 error=error,
                 base_offset=base_offset if error == ErrorCode.NONE else -1,
@@ -214,7 +218,7 @@ class LeaderRole:
     def on_appended(self) -> None:
         self._complete_produce()
         self.advance()
-        self._replica.emit(fx.Wake())
+        self._replica.emit(fx.WAKE)
 
     # Fetch
 
@@ -331,7 +335,7 @@ class LeaderRole:
             or (not consumer and event.high_watermark < min(log.high_watermark, event.fetch_offset))
             or (not consumer and event.log_start_offset < log.log_start_offset)
         )
-        return fx.FetchAnswer(
+        return _fetch_answer(
             error=error,
             news=news,
             fetch_offset=event.fetch_offset,
@@ -382,14 +386,18 @@ class LeaderRole:
         if value != log.high_watermark:
             log.high_watermark = value
             self._complete_produce()
-            self._replica.emit(fx.Wake())
+            self._replica.emit(fx.WAKE)
 
     def on_tick(self) -> None:
         replica = self._replica
-        for parked in self._parked.expired(replica.now):
-            self.reply(parked.request_id, ErrorCode.REQUEST_TIMED_OUT)
-        self.deletions.on_tick()
-        self.gate.on_tick()
+        if self._parked:
+            for parked in self._parked.expired(replica.now):
+                self.reply(parked.request_id, ErrorCode.REQUEST_TIMED_OUT)
+        # Few leaders have any: nothing is asked of the others, of which a node may have thousands.
+        if self.deletions.are_parked:
+            self.deletions.on_tick()
+        if self.gate.is_asking:
+            self.gate.on_tick()
         self.change.on_tick()
         self.advance()
 
@@ -466,7 +474,7 @@ class LeaderRole:
         self.advance()
         self._complete_produce()
         self.deletions.complete()
-        self._replica.emit(fx.Wake())
+        self._replica.emit(fx.WAKE)
 
     def on_log_start_advanced(self) -> None:
         self.on_log_start_raised()
@@ -474,7 +482,7 @@ class LeaderRole:
     def on_log_start_raised(self) -> None:
         """Followers must learn of it, and requests may have waited for it."""
         self.deletions.complete()
-        self._replica.emit(fx.Wake())
+        self._replica.emit(fx.WAKE)
 
     def latest_offset(self, *, read_committed: bool = False) -> tuple[ErrorCode, int]:
         """The end of what consumers may read; not to be trusted before it reaches this epoch (KIP-207).

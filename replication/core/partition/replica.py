@@ -360,4 +360,4 @@ class Replica:
             self._led = role
         if role is not None:
             role.leave(error)
-        self.emit(fx.Wake())
+        self.emit(fx.WAKE)
