@@ -74,4 +74,6 @@ def _text(value: object) -> str:
     if isinstance(value, list | tuple):
         return ",".join(map(str, value)) or "-"
     text = str(value)
+    if type(value) is int:
+        return text
     return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)

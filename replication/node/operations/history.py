@@ -20,15 +20,13 @@ class ChangeHistory:
     """Numbers changes from 1 on and forgets the oldest."""
 
     def __init__(self, remembered: int = REMEMBERED) -> None:
-        self._changes: deque[ChangeInfo] = deque(maxlen=remembered)
+        self._changes: deque[tuple[int, int, Event]] = deque(maxlen=remembered)
         self._next = 1
 
     def remember(self, event: Event, now: float) -> None:
         """`now`: the wall clock, in seconds since 1970."""
-        facts = {name: _fact(value) for name, value in event.facts.items()}
-        self._changes.append(
-            ChangeInfo(number=self._next, at_ms=int(1000 * now), name=event.name, facts=facts)
-        )
+        # As it is: of the thousands that a failover tells at a time, nobody ever asks for most.
+        self._changes.append((self._next, int(1000 * now), event))
         self._next += 1
 
     def describe(
@@ -39,7 +37,7 @@ class ChangeHistory:
         same = request.incarnation in (-1, incarnation)
         start = min(max(request.start, first), self._next) if same else first
         limit = min(max(request.limit, 0), MOST_TOLD)
-        told = list(islice(self._changes, start - first, start - first + limit))
+        told = [_info(*each) for each in islice(self._changes, start - first, start - first + limit)]
         return DescribeChangesResponse(
             node_id=node_id,
             incarnation=incarnation,
@@ -47,6 +45,11 @@ class ChangeHistory:
             next_number=start + len(told),
             changes=told,
         )
+
+
+def _info(number: int, at_ms: int, event: Event) -> ChangeInfo:
+    facts = {name: _fact(value) for name, value in event.facts.items()}
+    return ChangeInfo(number=number, at_ms=at_ms, name=event.name, facts=facts)
 
 
 def _fact(value: object) -> str | int | list[int]:
