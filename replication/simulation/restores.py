@@ -8,6 +8,7 @@ that was committed is there (S7), and the oracle watches on.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import attrs
@@ -23,6 +24,7 @@ from .settings import SESSION
 
 if TYPE_CHECKING:
     from .cluster import Cluster
+    from .facts import PartitionFacts
     from .faults import Injector
 
 NOTICED = 3.0
@@ -191,45 +193,79 @@ def _repair(cluster: Cluster) -> None:
     cluster.note(f"** the store is repaired, to lead: {dict(repair.leaders)}")
     for partition, leader in repair.leaders.items():
         before = seen.get(rec.partition_key(partition))
-        _stays_deleted(cluster, partition, leader, before.record if before is not None else None)
+        _keeps_promises(cluster, partition, leader, before.record if before is not None else None)
     cluster.oracle.repaired()
     for node in cluster.nodes.values():
         node.is_ahead = False
         cluster.start(node)
 
 
-def _stays_deleted(cluster: Cluster, partition: PartitionId, leader: int, before: object) -> None:
-    """S16: a repair brings nothing back that somebody was told is deleted, unless the folders leave no choice.
-
-    They leave none if the log that leads has a record which those that have deleted lack, as it may be committed;
-    or if these know no leader epoch, and something was written since an election that may have been unclean.
-    """
+def _keeps_promises(cluster: Cluster, partition: PartitionId, leader: int, before: object) -> None:
+    """S16 and S7, with the exceptions of decision 69: what the folders cannot show."""
     facts = cluster.oracle.partitions.get(partition)
     logs = {
         node.id: _log(partition, host)
         for node in cluster.nodes.values()
         if (host := node.hosts.get(partition)) is not None and host.facts is facts
     }
-    if facts is None or facts.unclean or leader not in logs or logs[leader].log_start_offset >= facts.deleted:
+    if facts is None or facts.unclean or leader not in logs:
         return
     topic = cluster.store.topics[partition.topic]
     unclean = before.unclean_epoch if isinstance(before, rec.PartitionRecord) else -1
-    is_new = any(log.last_epoch >= unclean >= 0 for log in logs.values())
-    is_clean = topic.config.unclean_leader_election == WAIT and not is_new
+    if topic.config.unclean_leader_election != WAIT:
+        unclean = 0
+    since = {node for node, log in logs.items() if log.last_epoch >= unclean >= 0}
+    if logs[leader].log_start_offset < facts.deleted:
+        _stays_deleted(cluster, facts, leader, logs, is_clean=not since)
+    if leader in since and _has_all_that_is_left(cluster, facts, leader, logs):
+        cluster.note(
+            f"** {partition} may give out the offsets again that were deleted from {logs[leader]} on"
+        )
+        facts.unclean = True
+
+
+def _stays_deleted(
+    cluster: Cluster, facts: PartitionFacts, leader: int, logs: Mapping[int, FoundLog], *, is_clean: bool
+) -> None:
+    """S16: a repair brings nothing back that somebody was told is deleted, unless the folders leave no choice.
+
+    They leave none if the log that leads has a record which those that have deleted lack, as it may be committed;
+    or if these know no leader epoch, and something was written since an election that may have been unclean.
+    """
     chosen = logs[leader]
     for node, log in logs.items():
-        committed = facts.agreed(cluster.nodes[node].hosts[partition].disk)
-        if log.log_start_offset < facts.deleted or committed < len(facts.committed):
+        if log.log_start_offset < facts.deleted or _held(cluster, facts, node) < len(facts.committed):
             continue
         if log.last_epoch >= 0:
             excused = chosen.completeness > log.completeness
         else:
             excused = chosen.log_end_offset > log.log_end_offset or not is_clean
         require(
-            excused, "S16", f"{partition} is to be led by {chosen}, though node {node} has deleted: {log}"
+            excused, "S16", f"{facts.name} is to be led by {chosen}, though node {node} has deleted: {log}"
         )
-    cluster.note(f"** {partition} may show again what was deleted up to {facts.deleted}")
+    cluster.note(f"** {facts.name} may show again what was deleted up to {facts.deleted}")
     facts.deleted = chosen.log_start_offset
+
+
+def _has_all_that_is_left(
+    cluster: Cluster, facts: PartitionFacts, leader: int, logs: Mapping[int, FoundLog]
+) -> bool:
+    """Whether the log that leads ends before what is committed, but lacks no record that is anywhere.
+
+    Everything that it lacks is deleted in each log that is complete, and none of these knows a leader epoch. They
+    may as well be left over from before an unclean election after which the log that leads was written: its
+    records would be lost, had one of them led (seed 3888).
+    """
+    committed = len(facts.committed)
+    held = {node: _held(cluster, facts, node) for node in logs}
+    others = [held[node] for node, log in logs.items() if log.last_epoch >= 0]
+    return max(others) == held[leader] < committed <= max(held.values())
+
+
+def _held(cluster: Cluster, facts: PartitionFacts, node: int) -> int:
+    """How many leading offsets of a node's log are the committed ones."""
+    (host,) = [each for each in cluster.nodes[node].hosts.values() if each.facts is facts]
+    return facts.agreed(host.disk)
 
 
 def _keys(cluster: Cluster) -> list[str]:
