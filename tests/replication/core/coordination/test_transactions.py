@@ -17,6 +17,16 @@ from insync.replication.core.errors import ErrorCode
 from .transaction_harness import ID, Coordinator, adding, ids
 
 
+def while_it_ends() -> Coordinator:
+    """A transaction of the first version is committed, and no leader has answered about its marker."""
+    host = Coordinator()
+    host.init()
+    host.add(500, 0, "a", version=1)
+    host.answers = False
+    host.end(500, 0, version=1)
+    return host
+
+
 def test_each_transaction_has_an_epoch_of_its_own() -> None:
     host = Coordinator()
     assert ids(host.init()) == (500, 0)
@@ -150,11 +160,7 @@ def test_while_the_previous_one_is_being_ended_nothing_is_added() -> None:
 
 
 def test_a_client_waits_for_the_end_of_its_previous_transaction_but_not_for_long() -> None:
-    host = Coordinator()
-    host.init()
-    host.add(500, 0, "a", version=1)
-    host.answers = False
-    host.end(500, 0, version=1)
+    host = while_it_ends()
     request = adding(500, 0, "b", version=1)
     early = host.send(request)
     host.pass_time(BRIEFLY - 0.001)
@@ -170,11 +176,7 @@ def test_a_client_waits_for_the_end_of_its_previous_transaction_but_not_for_long
 
 
 def test_who_waits_for_an_end_is_told_by_its_own_deadline_or_that_the_coordinator_has_moved() -> None:
-    host = Coordinator()
-    host.init()
-    host.add(500, 0, "a", version=1)
-    host.answers = False
-    host.end(500, 0, version=1)
+    host = while_it_ends()
     request = adding(500, 0, "b", version=1)
     short = host.send(request, within=BRIEFLY / 2)
     host.pass_time(BRIEFLY * 0.75)
@@ -196,11 +198,7 @@ def test_who_waits_for_an_end_is_told_by_its_own_deadline_or_that_the_coordinato
 def test_who_is_told_that_its_time_is_over_is_not_told_in_the_same_instant_that_it_waited_long_enough() -> (
     None
 ):
-    host = Coordinator()
-    host.init()
-    host.add(500, 0, "a", version=1)
-    host.answers = False
-    host.end(500, 0, version=1)
+    host = while_it_ends()
     request = adding(500, 0, "b", version=1)
     waiting = host.send(request, within=BRIEFLY)
     other = host.send(request, within=1.0)
@@ -210,11 +208,7 @@ def test_who_is_told_that_its_time_is_over_is_not_told_in_the_same_instant_that_
 
 
 def test_a_leader_that_asks_for_a_client_does_not_wait_for_the_end() -> None:
-    host = Coordinator()
-    host.init()
-    host.add(500, 0, "a", version=1)
-    host.answers = False
-    host.end(500, 0, version=1)
+    host = while_it_ends()
     asked = host.add(500, 0, "a", version=1, verify_only=True)
     assert asked == ErrorCode.CONCURRENT_TRANSACTIONS
 
