@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import attrs
 import pytest
@@ -24,6 +26,7 @@ from insync.replication.client import (
     NodeChanges,
     NodeHealth,
     NodeReport,
+    RequestTimeoutError,
 )
 from insync.replication.client.admin import (
     FollowerInfo,
@@ -42,6 +45,8 @@ from insync.plugins.dashboard._decode import UnknownDecoderError, decoders, read
 from insync.plugins.dashboard._findings import SHOWN, findings
 from insync.plugins.dashboard._history import History, Series
 from insync.plugins.dashboard._look import Look
+from insync.plugins.dashboard._plans import reset_group
+from insync.plugins.dashboard._transactions import Transactions
 from insync.plugins.dashboard._watcher import Watcher
 from insync.plugins.dashboard.pages import _cluster, _groups, _topics
 from insync.plugins.dashboard.pages._frame import PAGES, banner
@@ -445,3 +450,34 @@ def test_each_page_has_its_picture_in_the_docs() -> None:
         assert f"](dashboard/{name}.png)" in page
         assert (docs / "dashboard" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert {path for _, path in PAGES} <= {"/" + path.partition("?")[0] for path in SCREENSHOTS.values()}
+
+
+def test_a_search_that_comes_through_clears_the_error_of_the_one_before() -> None:
+    class Told:
+        failing = True
+
+        async def find_hanging_transactions(self, **_: object) -> list[object]:
+            if self.failing:
+                raise RequestTimeoutError("no answer")
+            return []
+
+    transactions, admin = Transactions(), Told()
+    asyncio.run(transactions.search(admin, 5, lambda: 7.0))  # type: ignore[arg-type]
+    assert (transactions.hanging_error, transactions.searched_at) == ("no answer", 0.0)
+    admin.failing = False
+    asyncio.run(transactions.search(admin, 5, lambda: 7.0))  # type: ignore[arg-type]
+    assert (transactions.hanging_error, transactions.searched_at) == ("", 7.0)
+
+
+@pytest.mark.parametrize(("to", "dangerous"), [(9, True), (2, False)])
+def test_a_reset_is_dangerous_if_records_are_left_out(to: int, dangerous: bool) -> None:
+    class Told:
+        async def describe_groups(self, names: list[str]) -> list[SimpleNamespace]:
+            committed = SimpleNamespace(topic="orders", partition=0, committed=5)
+            return [SimpleNamespace(members=[], partitions=[committed])]
+
+        async def plan_group_reset(self, *_: object) -> dict[PartitionId, int]:
+            return {PartitionId("orders", 0): to}
+
+    plan = asyncio.run(reset_group(Told(), "readers", "earliest", None))  # type: ignore[arg-type]
+    assert plan.dangerous is dangerous

@@ -272,3 +272,11 @@ def test_a_wrong_password_of_a_file_is_slow_as_well(monkeypatch: pytest.MonkeyPa
 )
 def test_who_has_one_address_of_a_network_has_all_of_it(one: str, other: str, same: bool) -> None:
     assert (_sessions._network(one) == _sessions._network(other)) == same
+
+
+def test_a_session_whose_time_is_over_is_not_found() -> None:
+    sessions, login = Sessions(), somebody()
+    token = sessions.begin(login)
+    assert sessions.find(token) is not None
+    login.since -= _login.SESSION_SECONDS
+    assert sessions.find(token) is None and len(sessions) == 0

@@ -14,7 +14,14 @@ import attrs
 import pytest
 
 from insync.replication.asyncio import Admin, Consumer, Producer
-from insync.replication.client import ClusterInfo, NodeChanges, NodeHealth, NodeReport, UserInfo
+from insync.replication.client import (
+    ClusterInfo,
+    NodeChanges,
+    NodeHealth,
+    NodeReport,
+    RequestTimeoutError,
+    UserInfo,
+)
 from insync.replication.client.admin import TopicInfo
 from tests.processes import NodeProcess, cluster
 
@@ -188,6 +195,30 @@ def test_a_cluster_that_answers_quickly_again_is_looked_at_before_the_pause_is_o
             await until(lambda: late.asked)
             assert not pausing.done()
             late.may.set()
+
+    asyncio.run(run())
+
+
+def test_groups_that_could_not_be_asked_for_are_told_until_they_can_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Told:
+        failing = True
+
+        async def list_groups(self) -> list[object]:
+            if self.failing:
+                raise RequestTimeoutError("no answer")
+            return []
+
+    async def run() -> None:
+        watcher, admin = Watcher("tcp://h:1"), Told()
+        monkeypatch.setattr(_watcher, "GROUPS_EVERY", 0.01)
+        looking = asyncio.ensure_future(watcher._keep_listing_groups(admin))  # type: ignore[arg-type]
+        async with asyncio.timeout(30):
+            await until(lambda: watcher.groups_error == "no answer")
+            admin.failing = False
+            await until(lambda: not watcher.groups_error)
+        looking.cancel()
 
     asyncio.run(run())
 

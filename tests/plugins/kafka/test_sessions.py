@@ -38,6 +38,17 @@ def test_a_session_knows_all_that_was_asked_and_not_forgotten(
         assert found.asked == everything
 
 
+def test_of_what_is_forgotten_nothing_counts_as_told() -> None:
+    """Whoever asks for it again is told where it begins and ends, though that is as it was."""
+    sessions = new()
+    session = sessions.begin({"a": 1, "b": 2})
+    assert session is not None
+    session.told.update(a=(3, 3, 0), b=(4, 4, 0))
+    found = sessions.go_on(session.session_id, 1, {}, ["a"])
+    assert found.told == {"b": (4, 4, 0)}
+    assert sessions.go_on(session.session_id, 2, {"a": 1}, []).told == {"b": (4, 4, 0)}
+
+
 def test_another_epoch_or_id_is_refused_and_changes_nothing() -> None:
     sessions = new()
     session = sessions.begin({"a": 1})

@@ -12,6 +12,7 @@ from insync.replication.client import (
     InvalidArgumentError,
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
+    OffsetOutOfRangeError,
     Producer,
     RequestTimeoutError,
     TopicExistsError,
@@ -68,6 +69,8 @@ async def test_what_is_no_node_no_offset_and_no_assignment_is_refused_by_name():
     async with fake_cluster(t=1) as cluster, Admin(cluster.urls) as admin:
         with pytest.raises(InvalidArgumentError, match="node is 'x'; it must be a whole number"):
             await admin.plan_drain("x")
+        with pytest.raises(InvalidArgumentError, match=r"^topics is 5"):
+            await admin.list_partition_reassignments(5)
         with pytest.raises(InvalidArgumentError, match=r"offset.* -2"):
             await admin.delete_records({("t", 0): -2})
         with pytest.raises(InvalidArgumentError, match="a list of node ids for each partition"):
@@ -87,6 +90,20 @@ async def test_numbers_beside_an_assignment_are_sent_as_they_are_given():
             cluster.nodes[0].script(Kind.CREATE_TOPIC, remember)
             await admin.create_topic(name, assignments=[[0], [0]], validate_only=True, **numbers)
     assert [(each.partitions, each.replication_factor) for each in asked] == [(2, 1), (3, 1), (2, 2)]
+
+
+async def test_a_leader_that_refuses_to_delete_records_is_quoted():
+    def refuse(node: FakeNode, request: Any) -> bool:
+        why = m.DeleteRecordsResult(
+            topic="t", partition=0, error=ErrorCode.OFFSET_OUT_OF_RANGE, message="the log ends at 3"
+        )
+        request.reply(wire.encode(m.DeleteRecordsResponse(partitions=[why])))
+        return True
+
+    async with fake_cluster(nodes=1, t=1) as cluster, Admin(cluster.urls) as admin:
+        cluster.chaos = lambda node, request: request.kind == Kind.DELETE_RECORDS and refuse(node, request)
+        with pytest.raises(OffsetOutOfRangeError, match=r"^t-0: OFFSET_OUT_OF_RANGE: the log ends at 3"):
+            await admin.delete_records({("t", 0): 5})
 
 
 async def test_records_of_a_partition_without_a_leader_are_deleted_when_it_has_one(autojump_clock):

@@ -98,3 +98,16 @@ def test_as_many_records_are_taken_as_find_room(lengths: list[int], overhead: in
     assert size <= room or count == 1
     if count < len(lengths):
         assert size + lengths[count] + overhead > room
+
+
+def test_of_several_records_those_are_taken_that_fit_with_their_overhead() -> None:
+    lengths, overhead = [10] * 5, 10
+    assert [_fitting(lengths, overhead, room) for room in (0, 39, 40, 59, 60, 99, 100)] == [
+        1,
+        1,
+        2,
+        2,
+        3,
+        4,
+        5,
+    ]

@@ -77,6 +77,15 @@ async def test_room_of_one_device_counts_once_and_that_of_a_failed_one_not_at_al
             await check([move(0, 3)], directory(300), second)
 
 
+async def test_directories_of_one_device_are_known_by_it_and_others_by_their_paths() -> None:
+    def at(path: str, device: str) -> m.LogDirectoryInfo:
+        return m.LogDirectoryInfo(path=path, free_bytes=300, device=device, error="")
+
+    await check([move(0, 3)], at("/one", ""), at("/other", ""))
+    with pytest.raises(NoDiskRoomError):
+        await check([move(0, 3)], at("/one", "a"), at("/other", "a"))
+
+
 async def test_of_a_node_that_does_not_say_nothing_is_assumed() -> None:
     await check([move(0, 3)], directory(0), directory(-1, "b"))
     await check([move(0, 3)])

@@ -286,6 +286,21 @@ async def test_a_batch_that_is_too_large_has_the_topic_looked_at_again(monkeypat
     assert not any(outcomes[1])
 
 
+async def test_what_comes_after_a_batch_that_expired_while_it_was_open_is_sent(autojump_clock):
+    async with (
+        fake_cluster(nodes=1, t=1) as cluster,
+        Producer(cluster.urls, linger_ms=0, request_timeout_ms=500, delivery_timeout_ms=1000) as producer,
+    ):
+        await producer.send_and_wait("t", b"first")
+        cluster.move("t", 0, -1)
+        await producer._cluster.refresh()
+        with pytest.raises(DeliveryTimeoutError):
+            await producer.send_and_wait("t", b"late")
+        cluster.move("t", 0, 0)
+        with trio.fail_after(30):
+            assert (await producer.send_and_wait("t", b"next")).offset == 1
+
+
 async def test_an_id_that_has_used_up_its_epochs_is_followed_by_another():
     asked: list[m.InitProducerIdRequest] = []
 
