@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import attrs
 
@@ -12,6 +12,8 @@ from insync.replication.metadata import InvalidStoreUrlError
 
 DEFAULT_PORT = 2181
 _FORM = "zookeeper://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/PATH"
+# `urlsplit` knows one host: since its fix of CVE-2024-11168 it refuses an IPv6 address behind another one.
+_URL = re.compile(r"zookeeper://(?P<netloc>[^/?#]*)(?P<path>[^?#]*)(?P<rest>.*)", re.DOTALL)
 _NODE_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -30,15 +32,15 @@ class ZookeeperAddress:
     @classmethod
     def parse(cls, url: str) -> Self:
         """Read a store URL. Raises `InvalidStoreUrlError`."""
-        parts = urlsplit(url)
-        user, _, hosts = parts.netloc.rpartition("@")
-        if parts.query or parts.fragment or not hosts:
+        parts = _URL.fullmatch(url)
+        if parts is None or parts["rest"] or not (hosts := parts["netloc"].rpartition("@")[2]):
             raise InvalidStoreUrlError(f"{_hidden(url)!r}: a ZooKeeper store's URL is {_FORM}")
+        user = parts["netloc"].rpartition("@")[0]
         if user and ":" not in user:
             raise InvalidStoreUrlError(
                 f"{_hidden(url)!r} names a user without a password; the form is {_FORM}"
             )
-        names = parts.path.strip("/").split("/")
+        names = parts["path"].strip("/").split("/")
         if not all(_NODE_NAME.fullmatch(name) and name not in (".", "..", "zookeeper") for name in names):
             raise InvalidStoreUrlError(
                 f"{_hidden(url)!r}: after the hosts comes a path of its own for each cluster, such as /insync/prod "

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from ...transport import Identity, Security, TransportError
 from ...transport.registry import resolve
@@ -122,15 +122,22 @@ def _open_remote(url: str, security: Security | None, identity: Identity | None)
     return RemoteStore(url, security=security or Security.load(), identity=identity)
 
 
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        raise InvalidStoreUrlError(f"{_hidden(url)!r} is not a URL: {error}") from error
+
+
 def _open_memory(url: str) -> MetadataStore:
-    parts = urlsplit(url)
+    parts = _split(url)
     if parts.path or parts.query or parts.fragment:
         raise InvalidStoreUrlError(f"{url!r}: a memory store's URL is memory://name")
     return MemoryStore(MemoryHub.named(parts.netloc) if parts.netloc else None)
 
 
 def _open_sqlite(url: str) -> MetadataStore:
-    parts = urlsplit(url)
+    parts = _split(url)
     path = unquote(parts.path)
     if parts.netloc or parts.query or parts.fragment or len(path) < 2 or path.endswith("/"):
         raise InvalidStoreUrlError(

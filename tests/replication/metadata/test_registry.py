@@ -60,6 +60,8 @@ async def test_sqlite_url_names_a_file(tmp_path: Path) -> None:
         "sqlite:///dir/",
         "sqlite:///a?b=c",
         "memory://a/b",
+        "memory://[a",
+        "sqlite://[a/b",
     ],
 )
 def test_malformed_urls_are_refused(url: str) -> None:
