@@ -13,6 +13,7 @@ from insync.replication.core import messages as m
 from insync.replication.core.control.records import TopicConfig
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.types import PartitionId
+from insync.replication.core.wording import counted
 from insync.replication.metadata import MetadataError
 from insync.replication.node.authorisation import Operation
 from insync.replication.node.service import NotAllowedError, ServiceError
@@ -106,7 +107,9 @@ async def _create(client: Client, wanted: Struct, *, validate_only: bool) -> Str
                 name, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partition 0 is assigned to no node"
             )
     if name in INTERNAL_TOPICS:
-        return _not_created(name, ErrorCode.INVALID_TOPIC, "the cluster creates its internal topics itself")
+        there = name in client.view.topics
+        error = ErrorCode.TOPIC_ALREADY_EXISTS if there else ErrorCode.INVALID_TOPIC
+        return _not_created(name, error, "the cluster creates its internal topics itself")
     partitions = client.options.num_partitions if partitions == -1 else partitions
     factor = default_factor(client) if factor == -1 else factor
     made = await ask(
@@ -192,7 +195,17 @@ async def _delete(client: Client, name: str | None, topic_id: bytes) -> Struct:
 async def create_partitions(client: Client, request: Struct, version: int) -> Struct:
     """More partitions (KIP-195); an assignment that is null or empty leaves their places to the cluster."""
     answer = _Grow()
+    await seen(client)
     for each in request.topics:
+        topic = client.view.topics.get(each.name)
+        if topic is not None and topic.partitions == each.count and client.may(Operation.ADMIN):
+            # The cluster's own clients may repeat this; Kafka's rely on being refused.
+            text = f"topic {each.name!r} has {counted(each.count, 'partition')} already: ask for more"
+            refused = ErrorCode.INVALID_PARTITIONS
+            answer.results.append(
+                _Grow.CreatePartitionsTopicResult(name=each.name, error_code=refused, error_message=text)
+            )
+            continue
         changed = await ask(
             client,
             m.CreatePartitionsRequest(

@@ -14,6 +14,7 @@ from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.coordination import transaction_messages as tm
 from insync.replication.core.coordination.routing import partition_for_group
 from insync.replication.core.errors import ErrorCode
+from insync.replication.node.authorisation import Operation
 from insync.replication.node.service import ServiceError
 
 from ..client import Client
@@ -79,7 +80,9 @@ def _error(api: Api, version: int, error: int) -> int:
 
 def _ask_for_id(client: Client, request: Struct, version: int) -> object:
     if request.transactional_id is None:
-        return m.InitProducerIdRequest()
+        # The node gives ids to everybody; a Kafka tells a producer here that it may write nowhere.
+        may = client.may(Operation.PRODUCE)
+        return m.InitProducerIdRequest() if may else Refused(_NOT_ALLOWED, "this user may not produce")
     return tm.InitTransactionsRequest(
         transactional_id=request.transactional_id,
         timeout_ms=request.transaction_timeout_ms,
