@@ -1,8 +1,12 @@
-"""`python -m tests.interop.differential [--json]`: one script of requests at our nodes and at brokers of Kafka.
+"""`python -m tests.interop.differential [--clients] [--json]`: the same at our nodes and at brokers of Kafka.
 
-Answers of every version that both offer are compared field by field, but for what names a cluster or a moment.
-`ALLOWED` says what differs on purpose, and why: a difference that is not there is a failure, and so is one that is
-there and is not met.
+Without `--clients` it is one script of requests: answers of every version that both offer are compared field by
+field, but for what names a cluster or a moment. With it real clients do the same jobs at both, and what
+each tells its program is compared: deliveries, partitions given and taken, commits, records, ends, and errors with
+their flags.
+
+`ALLOWED` here and in `events/allowed.py` says what differs on purpose, and why: a difference that is not there is a
+failure, and so is one that is there and is not met.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ from insync.storage.batch import build_batch
 from ..plugins.kafka.conftest import running_cluster
 from ..plugins.kafka.wire_client import WireClient
 from .brokers import brokers
+from .events.allowed import ALLOWED as CLIENTS_ALLOWED
+from .events.compare import run as run_clients
 from .kafka import POM, Java, resolve
 
 MASKED = {
@@ -274,12 +280,17 @@ def main() -> int:
     """1 if anything differs that may not."""
     parser = argparse.ArgumentParser(prog="python -m tests.interop.differential", description=__doc__)
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    parser.add_argument("--clients", action="store_true", help="what real clients tell their programs")
     options = parser.parse_args()
+    java = Java(resolve(POM, online=True))
     with tempfile.TemporaryDirectory(prefix="insync-differential-") as place:
-        count, wrong = run(Java(resolve(POM, online=True)), Path(place))
+        count, wrong = run_clients(java, Path(place)) if options.clients else run(java, Path(place))
+    allowed = len(CLIENTS_ALLOWED if options.clients else ALLOWED)
+    what = "events" if options.clients else "answers"
+    print(f"{count} {what} compared, {allowed} differ as they may")
     print("\n".join(wrong) or "nothing differs that may not")
     if options.json:
-        print(json.dumps({"answers": count, "allowed": len(ALLOWED), "wrong": wrong}))
+        print(json.dumps({what: count, "allowed": allowed, "wrong": wrong}))
     return int(bool(wrong))
 
 

@@ -1,0 +1,1 @@
+"""What clients of Kafka tell their programs: the same jobs at our nodes and at a real Kafka."""

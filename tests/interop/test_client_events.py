@@ -1,0 +1,78 @@
+"""Jobs of `differential --clients` at our nodes alone: they work, and a wrong answer of a node is a difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .events import allowed, compare
+
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("kafka")]
+JOB = "resets"
+WRONG = """
+from insync.plugins.kafka.handlers import offsets
+
+right = offsets._offsets
+
+
+def wrong(request, found, version):
+    found = {place: (error, at + (at == 2), *rest) for place, (error, at, *rest) in found.items()}
+    return right(request, found, version)
+
+
+offsets._offsets = wrong
+"""
+"""The start of the log, 2, is told as 3 to who looks it up. Python runs it in the nodes before all else."""
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> Iterator[compare.Events]:
+    pytest.importorskip("confluent_kafka")
+    with compare.nodes(tmp_path_factory.mktemp("right")) as place:
+        yield compare.events(place, compare.programs(None), JOB)
+
+
+def test_a_client_tells_what_it_is_to_tell(right: compare.Events) -> None:
+    told = {event: value for (_, _, event), value in right.items()}
+    assert told["earliest, before the start"] == [
+        ["record", 0, 2],
+        ["record", 0, 3],
+        ["record", 0, 4],
+        ["end", 0, 5],
+    ]
+    assert told["latest, behind the end"] == [["end", 0, 5]]
+    assert told["error, behind the end"] == [["error", "_AUTO_OFFSET_RESET"]]
+    assert "ends with" not in told
+
+
+def test_a_wrong_answer_of_a_node_is_a_difference(
+    right: compare.Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = tmp_path / "planted"
+    planted.mkdir()
+    (planted / "sitecustomize.py").write_text(WRONG)
+    with compare.nodes(tmp_path / "wrong", env={"PYTHONPATH": str(planted)}) as place:
+        found = compare.events(place, compare.programs(None), JOB)
+    wrong, _ = compare.compare(found, right)
+    assert any(
+        each.startswith('librdkafka: resets: earliest, nothing committed: ours [["record", 0, 3]')
+        for each in wrong
+    ), wrong
+    assert compare.compare(right, right) == ([], set())
+
+
+def test_what_is_allowed_is_met_and_an_event_that_only_one_has_is_a_difference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compare, "ALLOWED", {"java: reads: a": "on purpose", "java: reads: c": "never met"})
+    ours: compare.Events = {("java", "reads", "a"): 1, ("java", "reads", "b"): [2], ("java", "reads", "c"): 3}
+    theirs: compare.Events = {("java", "reads", "a"): 2, ("java", "reads", "c"): 3, ("java", "reads", "d"): 4}
+    wrong, met = compare.compare(ours, theirs)
+    assert wrong == [
+        'java: reads: b: ours [2], Kafka\'s "no such event"',
+        'java: reads: d: ours "no such event", Kafka\'s 4',
+    ]
+    assert met == {"java: reads: a"}
+    assert all(reason and "\n" not in reason for reason in allowed.ALLOWED.values())
