@@ -102,6 +102,15 @@ def test_requests_are_the_same_however_the_buffer_grows_and_shrinks(data: st.Dat
     assert connection.shrink() == sum(held)
 
 
+def test_the_room_of_a_large_frame_that_never_came_whole_is_given_back() -> None:
+    connection, data = new(), frame(PRODUCE, 8, 1, bytes(90_000))
+    assert feed(connection, data[:50_000]) == b""
+    assert connection.next_request() is None
+    assert connection.large_missing == len(data) - 50_000
+    assert connection.shrink() == len(data) - 4
+    assert connection.shrink() == 0
+
+
 def test_reads_that_fill_the_buffer_make_it_larger_up_to_a_bound() -> None:
     connection, sizes = new(), []
     data = frame(METADATA, 5, 1, bytes(1000)) * 2000

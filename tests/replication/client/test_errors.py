@@ -9,6 +9,7 @@ from insync.replication.client import (
     ERROR_CLASSES,
     ClientError,
     InvalidSettingError,
+    NodeHealth,
     OffsetOutOfRangeError,
     UnknownServerError,
     error_for,
@@ -16,6 +17,7 @@ from insync.replication.client import (
 from insync.replication.client._settings import bootstrap_urls
 from insync.replication.client.errors import _SELF_EXPLAINING
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import HealthCheck
 
 CODES = [code for code in ErrorCode if code is not ErrorCode.NONE]
 
@@ -57,3 +59,10 @@ def test_bootstrap_servers_may_be_one_string_or_many():
     assert bootstrap_urls(["mem://x/y"]) == ("mem://x/y",)
     with pytest.raises(InvalidSettingError, match="bootstrap_servers"):
         bootstrap_urls("")
+
+
+def test_a_node_is_ready_if_it_answers_and_every_check_holds() -> None:
+    good, bad = HealthCheck(name="session", ok=True), HealthCheck(name="logs", ok=False)
+    assert NodeHealth(node_id=1, checks=[good, good]).ready and NodeHealth(node_id=1).ready
+    assert not NodeHealth(node_id=1, checks=[good, bad]).ready
+    assert not NodeHealth(node_id=1, checks=[good], error="it does not answer").ready

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -88,3 +90,15 @@ async def test_a_flush_that_lacks_descriptors_is_late_and_fails_nothing(
     await flusher.stop()
     assert set(failed) == {(("t", 1), broken)}
     assert "the flush of 1 logs is late: no descriptor is left" in caplog.messages
+
+
+async def test_of_a_device_that_does_not_answer_nothing_is_said(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    directory: Any = SimpleNamespace(path=folder)
+    flusher = LogFlusher(directory, 1000, lambda *_: None, lambda _: None)
+    flusher._look_at_device()
+    assert flusher.free_bytes >= 0 and flusher.device
+    folder.rmdir()
+    flusher._look_at_device()
+    assert flusher.free_bytes == -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,10 +31,11 @@ from insync.replication.state import (
 from insync.replication.state import _snapshots as s
 from insync.replication.state._applying import Applier
 from insync.replication.state._copy import Copy
-from insync.replication.state._entries import Commands, Open, decode, encode
+from insync.replication.state._entries import Commands, Open, Snapshotted, decode, encode
 from insync.replication.state._keeper import Keeper
 from insync.replication.state._session import Session
 from insync.replication.state.machine import Read, Write
+from insync.replication.state.shards import BlockingShards, Shards
 
 AT = PartitionId("state", 0)
 NOWHERE = "tcp://127.0.0.1:1"
@@ -315,6 +317,34 @@ async def test_a_kept_snapshot_of_more_than_the_log_holds_is_not_used(tmp_path: 
 # Snapshots
 
 
+class Deleting:
+    """An admin that is told which records may go."""
+
+    def __init__(self) -> None:
+        self.deleted: list[dict[PartitionId, int]] = []
+
+    async def delete_records(self, offsets: dict[PartitionId, int]) -> None:
+        self.deleted.append(offsets)
+
+
+async def test_a_snapshot_that_is_taken_away_loses_its_marker_first_and_the_log_begins_at_the_older_kept() -> (
+    None
+):
+    copy, session, producer = parts()
+    admin = Deleting()
+    copy.admin = cast(Any, admin)
+    older, newer = Snapshotted(9, "older", 1), Snapshotted(12, "newer", 1)
+    copy.applier.snapshots = [older, newer]
+    await Keeper(copy, session, cast(Any, producer))._tidy([Snapshotted(5, "gone", 2), older])
+    assert [each.key for each in producer.sent] == [
+        s.marker_key("gone"),
+        s.chunk_key("gone", 0),
+        s.chunk_key("gone", 1),
+    ]
+    assert {each.value for each in producer.sent} == {None}
+    assert admin.deleted == [{AT: 9}]
+
+
 class Quiet:
     """As much of a session as a snapshot needs after its marker: nothing."""
 
@@ -410,3 +440,24 @@ async def test_the_lease_of_a_leader_counts_from_the_question(monkeypatch: pytes
         now = 5900
         assert not election.is_leader, "nine tenths of the lease since the question are over"
         nursery.cancel_scope.cancel()
+
+
+# Shards
+
+
+async def test_shards_are_used_within_their_block_alone() -> None:
+    def opened(**_: object) -> Any:
+        return AsyncExitStack()
+
+    def opened_by_threads(**_: object) -> Any:
+        return ExitStack()
+
+    shards: Shards[Any] = Shards(opened, shards=2)
+    async with shards:
+        assert shards.of("key") in list(shards)
+    blocking: BlockingShards[Any] = BlockingShards(opened_by_threads, shards=2)
+    with blocking:
+        assert blocking.of("key") in list(blocking)
+    for each in (shards, blocking):
+        with pytest.raises(StateClosedError, match="the shards are not open"):
+            each.of("key")
