@@ -16,7 +16,7 @@ import attrs
 from ..core.broker.repair import FoundFolder, FoundLog, plan
 from ..core.control import records as rec
 from ..core.control.elections import WAIT
-from ..core.types import PartitionId
+from ..core.types import NO_LEADER, PartitionId
 from .errors import require
 from .node import Host, Node
 from .schedule import Fault
@@ -31,6 +31,10 @@ NOTICED = 3.0
 """After so long every process that reaches the store, and does not stand still, all the while has looked at it."""
 AT_ONCE = 0.005
 """How often it is looked whether a leader that was cut off is deposed."""
+NEW_LEADER = 0.5
+"""Which part of the leaders that are deposed have to have been elected just before."""
+ELECTED = 2.0
+"""After so long one of them leads, or will not."""
 NEXT_TRY = 0.5
 """A store that cannot be put back now may be a little later: for so long the copy waits."""
 STARTED_EARLY = 0.5
@@ -77,9 +81,8 @@ class Backup:
 def back_up(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
     """Copy the store now; put it back later."""
     cluster = injector.cluster
-    wanted = {topic.name for topic in cluster.settings.topics}
-    if cluster.settings.recreations or wanted != cluster.store.topics.keys():
-        return False  # a topic that was deleted since would come back
+    if not _may_be_copied(cluster):
+        return False
     backup = Backup.of(cluster)
     cluster.later(fault.seconds, lambda: _put_back(injector, fault, backup))
     return False
@@ -89,15 +92,72 @@ def back_up_and_depose(injector: Injector, fault: Fault, nodes: list[Node]) -> b
     """Copy the store and cut a node off, to which clients go on to write; put the copy back when another has taken
     over and has committed less than that. Chance alone hardly ever hits this: a moment later a checkpoint may say
     what is committed, and then no repair goes by the lengths of logs.
+
+    Some are elected just before, and have committed nothing in their epoch when they are cut off. Then they delete
+    all that is older: their logs begin with that epoch, although what is deleted is of an earlier one.
     """
-    cluster, deposed = injector.cluster, nodes[0]
-    wanted = {topic.name for topic in cluster.settings.topics}
-    if cluster.settings.recreations or wanted != cluster.store.topics.keys() or not deposed.up:
+    cluster = injector.cluster
+    if not _may_be_copied(cluster):
         return False
     backup = Backup.of(cluster)
+    if fault.amount >= NEW_LEADER:
+        return _depose(injector, fault, nodes[0], backup, deletes=False)
+    elected = _elect_another(cluster, fault.amount / NEW_LEADER)
+    if elected is not None:
+        _await_election(injector, fault, elected, backup, cluster.now + ELECTED)
+    return False
+
+
+def _elect_another(cluster: Cluster, place: float) -> Node | None:
+    """Move a leadership to another living member, as a planned election does."""
+    able = [
+        (known.record, member)
+        for known in cluster.store.partitions.values()
+        for member in known.record.isr
+        if NO_LEADER != known.record.leader != member in cluster.store.live
+    ]
+    if not able or cluster.store.is_put_back:
+        return None
+    record, member = able[int(place * len(able))]
+    epochs = record.leader_epoch + 1, record.partition_epoch + 1
+    moved = attrs.evolve(record, leader=member, leader_epoch=epochs[0], partition_epoch=epochs[1])
+    cluster.put_record(moved, "mover")
+    cluster.store_changed()
+    return cluster.nodes[member]
+
+
+def _may_be_copied(cluster: Cluster) -> bool:
+    """Whether a store that is put back brings no topic back that was deleted since."""
+    wanted = {topic.name for topic in cluster.settings.topics}
+    return not cluster.settings.recreations and wanted == cluster.store.topics.keys()
+
+
+def _await_election(injector: Injector, fault: Fault, node: Node, backup: Backup, until: float) -> None:
+    cluster = injector.cluster
+    if cluster.now > until or cluster.calm or cluster.store.is_put_back:
+        return
+    if not any(_has_only_earlier_epochs(host) for host in node.hosts.values()):
+        cluster.later(AT_ONCE, lambda: _await_election(injector, fault, node, backup, until))
+    elif _depose(injector, fault, node, backup, deletes=True):
+        injector.applied[fault.label] += 1
+        cluster.note(f"** {fault}, elected just before")
+
+
+def _has_only_earlier_epochs(host: Host) -> bool:
+    """Whether a leader has committed everything that is older than its epoch, and nothing else."""
+    replica = host.replica
+    if replica is None or replica.leader is None or host.facts.gone:
+        return False
+    return host.disk.start < replica.leader.epoch_start == replica.log.high_watermark
+
+
+def _depose(injector: Injector, fault: Fault, deposed: Node, backup: Backup, *, deletes: bool) -> bool:
+    cluster = injector.cluster
+    if not deposed.up:
+        return False
     others = [other for other in cluster.nodes if other != deposed.id]
     cluster.cut([pair for o in others for pair in ((deposed.id, o), (o, deposed.id))], fault.seconds)
-    injector.lose_store(fault, nodes)
+    injector.lose_store(fault, [deposed])
     until = cluster.now + fault.seconds
 
     def look() -> None:
@@ -106,10 +166,20 @@ def back_up_and_depose(injector: Injector, fault: Fault, nodes: list[Node]) -> b
         if not _is_deposed(cluster, deposed):
             cluster.later(AT_ONCE, look)
         elif _may_be_put_back(cluster, backup, cold=True):
+            if deletes:
+                _delete_earlier_epochs(cluster, deposed)
             _put_back(injector, attrs.evolve(fault, amount=0.0), backup)
 
     cluster.later(SESSION, look)
     return True
+
+
+def _delete_earlier_epochs(cluster: Cluster, node: Node) -> None:
+    """The retention of a leader that has not heard of the next one."""
+    for host in node.hosts.values():
+        if _has_only_earlier_epochs(host):
+            assert host.replica is not None
+            cluster.retain(host, host.replica.log.high_watermark)
 
 
 def _is_deposed(cluster: Cluster, node: Node) -> bool:

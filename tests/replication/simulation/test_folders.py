@@ -12,7 +12,12 @@ from insync.replication.core.types import EpochEntry, PartitionId
 from insync.replication.simulation import Run, Settings, Topic, trust
 from insync.replication.simulation.disk import GONE, Disk
 from insync.replication.simulation.facts import PartitionFacts
-from insync.replication.simulation.restores import _keeps_promises
+from insync.replication.simulation.restores import (
+    _delete_earlier_epochs,
+    _elect_another,
+    _has_only_earlier_epochs,
+    _keeps_promises,
+)
 from insync.replication.simulation.schedule import Fault
 
 PARTITION = PartitionId("t", 0)
@@ -141,3 +146,22 @@ def test_what_an_unclean_election_may_leave_as_the_only_copy_is_whole(asked: boo
     cluster.members.end_session(cluster.nodes[3])
     trust.mend_what_nobody_has(cluster)
     assert disk.is_rotten != asked
+
+
+def test_a_leader_that_has_just_been_elected_deletes_what_is_older_than_its_epoch() -> None:
+    """Its log begins with its epoch, although what it has deleted is of an earlier one (K268)."""
+    one = settled()
+    cluster = one.cluster
+    node = _elect_another(cluster, 0.0)
+    assert node is not None
+    host = node.hosts[PARTITION]
+    until = cluster.now + 2.0
+    while not _has_only_earlier_epochs(host) and cluster.now < until:
+        cluster.run_until(cluster.now + 0.005)
+    assert host.replica is not None and host.replica.leader is not None
+    begun = host.replica.leader.epoch_start
+    assert host.disk.start < begun
+    _delete_earlier_epochs(cluster, node)
+    assert host.disk.start == begun
+    cluster.run_until(cluster.now + 1.0)  # it writes on, so its epoch has a record
+    assert host.disk.epochs[0] == EpochEntry(host.replica.leader_epoch, begun)
