@@ -22,6 +22,7 @@ from ...transport import (
 from .. import wire
 from ..core.broker import effects as fx
 from ..core.broker import events as ev
+from ..core.making import maker
 from ..core.messages import FetchRequest, Kind
 from ._maintenance_thread import wall_clock_ms
 from ._payloads import NO_PAYLOAD, SharedPayload
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from ._replicas import Replicas
 
 log = logging.getLogger("insync.node")
+
+_answered = maker(ev.Answered)
 
 TIME_INTERVAL = 0.25
 """Seconds between two fetches that tell a leader the time."""
@@ -183,7 +186,7 @@ class Dialler:
         if effect.kind == Kind.FETCH:
             self._node.counters.replication_bytes_in += payload.size
         try:
-            self._node.step(ev.Answered(question=effect.question, message=message, payload=payload))
+            self._node.step(_answered(question=effect.question, message=message, payload=payload))
         finally:
             payload.let_go()
         self._node.settle()

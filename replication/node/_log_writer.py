@@ -23,6 +23,7 @@ import trio
 
 from ...storage import Chunk, Handover, Log, StorageError
 from ...transport import turn
+from ..core.making import maker
 from ._side_worker import SideWork, SideWorker
 
 BRIEF = 0.001
@@ -101,6 +102,9 @@ class Told:
     lane: Lane
     call: Completion
     instead: Completion = _nothing
+
+
+_told = maker(Told)
 
 
 class LogWriter:
@@ -300,7 +304,7 @@ class LogWriter:
             told.extend(Told(lane, work.dropped, work.dropped) for work in run)
             self._fail(lane, error, told)
         else:
-            told += [Told(lane, work.done, work.dropped) for work in run]
+            told += [_told(lane, work.done, work.dropped) for work in run]
         finally:
             self.under_way = 0
 

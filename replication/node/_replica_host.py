@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...storage import Chunk, Log, StorageError
 from ..core.broker.events import Report
 from ..core.control.records import TopicConfig
+from ..core.making import maker
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
 from ..core.partition.replica import Replica
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from ._replicas import Replicas
 
 log = logging.getLogger("insync.node")
+
+_append_work, _appended, _chunk = maker(AppendWork), maker(ev.Appended), maker(Chunk)
 
 
 class ReplicaHost:
@@ -78,7 +81,7 @@ class ReplicaHost:
         batches = effect.handle
         assert isinstance(batches, Batches)
         batches.taken = True
-        chunk = Chunk(
+        chunk = _chunk(
             batches.data,
             batches.infos,
             effect.base_offset,
@@ -91,11 +94,11 @@ class ReplicaHost:
             begin = partial(_begin_inside, self._opened(), chunk, self.replica.log.log_start_offset)
             self.submit(CallWork(self.lane, begin, lambda _: done(), batches.release))
         else:
-            self.submit(AppendWork(self.lane, chunk, done, batches.release))
+            self.submit(_append_work(self.lane, chunk, done, batches.release))
 
     def _appended(self, batches: Batches, log_end_offset: int) -> None:
         batches.release()
-        self.step(ev.Appended(log_end_offset=log_end_offset))
+        self.step(_appended(log_end_offset=log_end_offset))
 
     def _assign_epoch(self, effect: fx.AssignEpoch) -> None:
         opened = self._opened()

@@ -14,6 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 from ..control.records import NodeRecord
+from ..making import maker
 from ..messages import Kind
 from . import effects as fx
 from . import events as ev
@@ -21,6 +22,8 @@ from .payloads import Payload
 
 if TYPE_CHECKING:
     from .context import Context
+
+_ask = maker(fx.Ask)
 
 CONNECT_TIMEOUT = 2.0
 LONGEST_CONNECT_TIMEOUT = 8.0
@@ -95,7 +98,7 @@ class Channel:
         question = self._channels.question(self)
         self._questions.add(question)
         self._ctx.emit(
-            fx.Ask(
+            _ask(
                 question=question,
                 connection=self.connection,
                 kind=kind,

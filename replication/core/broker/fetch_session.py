@@ -16,9 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from hashlib import blake2b
 from itertools import islice
-from typing import Generic, TypeVar
-
-import attrs
+from typing import Generic, NamedTuple, TypeVar
 
 from ..errors import ErrorCode
 
@@ -32,8 +30,7 @@ NEW_SESSION = 0
 """`session_epoch` of a request that asks for a session, and begins to tell every open question."""
 
 
-@attrs.frozen(slots=True)
-class SessionRequest(Generic[K, Q]):
+class SessionRequest(NamedTuple, Generic[K, Q]):
     """`session_epoch`: how many answers have arrived in this session."""
 
     session_id: int

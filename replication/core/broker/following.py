@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .timers import Timer
 
 _answer, _named = maker(partition_ev.Fetched), maker(m.FetchPartition)
+_request = maker(m.FetchRequest)
 
 SETTLE_TIMEOUT = 0.02
 """Seconds for which a fetch waits for the appends of the previous one, so that it includes their partitions."""
@@ -292,7 +293,7 @@ class _Leader:
             # Without a session there is nothing to confirm, and immediate answers would make it ask in a tight
             # loop.
             wait = settings.replica_fetch_backoff if self.session.is_refused else 0.0
-        return m.FetchRequest(
+        return _request(
             replica_id=ctx.node_id,
             incarnation=ctx.incarnation,
             max_wait_ms=round(1000 * wait),

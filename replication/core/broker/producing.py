@@ -40,6 +40,7 @@ and its connection may have ended long ago.
 
 _DEFAULTS = TopicConfig()
 _batch, _outcome = maker(partition_ev.Produce), maker(m.ProduceResult)
+_answer = maker(m.ProduceResponse)
 _Result = TypeVar("_Result", m.ProduceResult, m.DeleteRecordsResult)
 
 
@@ -267,5 +268,5 @@ def _tag(said: m.ProduceTransaction) -> partition_ev.TransactionTag:
 
 def _response(results: list[_Result]) -> m.ProduceResponse | m.DeleteRecordsResponse:
     if isinstance(results[0], m.ProduceResult):
-        return m.ProduceResponse(partitions=results)  # type: ignore[arg-type]
+        return _answer(partitions=results)  # type: ignore[arg-type]
     return m.DeleteRecordsResponse(partitions=results)

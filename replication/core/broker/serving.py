@@ -13,6 +13,7 @@ from math import inf, nextafter
 from typing import TYPE_CHECKING
 
 from ..errors import ErrorCode
+from ..making import maker
 from ..messages import (
     READ_COMMITTED,
     FetchPartition,
@@ -30,6 +31,8 @@ from .inquiries import Gathered, Inquiry
 
 if TYPE_CHECKING:
     from .current_reads import CurrentReads
+
+_response = maker(FetchResponse)
 
 NEVER = float("-inf")
 """The mark before the first answer."""
@@ -401,7 +404,7 @@ class Serving:
             session.answer(results)
             self.last_mark = max(self._context.now, nextafter(self.last_mark, inf))
             inquiry.sent_at = self.last_mark
-        response = FetchResponse(
+        response = _response(
             partitions=list(results.values()),
             session_id=session.id if session is not None else NO_SESSION,
             transactions=gathered.transactions,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Iterable
 
+from ..making import maker
 from ..types import (
     NO_PRODUCER,
     SEQUENCE_MODULUS,
@@ -20,6 +21,8 @@ from ..types import (
 from .open_transactions import OpenTransactions
 
 BATCHES_KEPT = 5
+
+_entry = maker(ProducerEntry)
 
 
 class SequenceVerdict(enum.Enum):
@@ -98,7 +101,7 @@ class ProducerTable:
         earlier: tuple[SequencedBatch, ...] = ()
         if entry is not None and entry.producer_epoch == batch.producer_epoch:
             earlier = entry.batches[-(BATCHES_KEPT - 1) :]
-        self._entries[batch.producer_id] = ProducerEntry(
+        self._entries[batch.producer_id] = _entry(
             batch.producer_id,
             batch.producer_epoch,
             (*earlier, kept),
@@ -125,7 +128,7 @@ class ProducerTable:
                 batch.base_sequence, batch.last_sequence, batch.base_offset, batch.next_offset - 1
             )
             batches = (*batches[-(BATCHES_KEPT - 1) :], kept)
-        self._entries[batch.producer_id] = ProducerEntry(
+        self._entries[batch.producer_id] = _entry(
             batch.producer_id,
             batch.producer_epoch,
             batches,

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
+from ..making import maker
+
 
 @attrs.frozen(slots=True)
 class Parked:
@@ -25,6 +27,9 @@ class Parked:
         if self.end_offset != other.end_offset:
             return self.end_offset < other.end_offset
         return self.request_id < other.request_id
+
+
+_parked = maker(Parked)
 
 
 class ProducePurgatory:
@@ -42,7 +47,7 @@ class ProducePurgatory:
         self, *, request_id: int, base_offset: int, end_offset: int, deadline: float, committed: bool
     ) -> None:
         heap = self._for_commit if committed else self._for_write
-        heapq.heappush(heap, Parked(end_offset, request_id, base_offset, deadline))
+        heapq.heappush(heap, _parked(end_offset, request_id, base_offset, deadline))
 
     def has_written(self, log_end_offset: int) -> bool:
         """Whether `written` would take out any."""

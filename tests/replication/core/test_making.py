@@ -9,7 +9,12 @@ import attrs
 import pytest
 
 from insync.replication.core import messages as m
+from insync.replication.core.broker.effects import Ask
+from insync.replication.core.broker.events import Answered
 from insync.replication.core.making import evolver, maker
+from insync.replication.core.partition import effects as fx
+from insync.replication.core.partition import events as ev
+from insync.replication.core.types import ProducerEntry
 
 
 @attrs.frozen(kw_only=True)
@@ -45,11 +50,27 @@ def test_the_same_arguments_make_the_same_value(arguments: tuple[int, ...], name
     assert attrs.evolve(made, first=9) == attrs.evolve(usual, first=9)
 
 
-def test_every_field_of_an_answer_is_kept() -> None:
-    values = {each.name: f"value of {each.name}" for each in attrs.fields(m.FetchResult)}
-    made: Any = fetched(**values)  # type: ignore[arg-type]  # whatever it is
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(
+            m.FetchPartition,
+            m.FetchRequest,
+            m.FetchResult,
+            m.FetchResponse,
+            m.ProduceResult,
+            m.ProduceResponse,
+        ),
+        *(ev.Produce, ev.Fetch, ev.Fetched, ev.Appended),
+        *(fx.Append, fx.FetchAnswer, fx.FetchNext, fx.ReplyProduce),
+        *(Answered, Ask, ProducerEntry),
+    ],
+)
+def test_every_field_of_what_a_record_makes_is_kept(kind: type[Any]) -> None:
+    values = {each.name: f"value of {each.name}" for each in attrs.fields(kind)}
+    made, usual = maker(kind)(**values), kind(**values)
     assert {name: getattr(made, name) for name in values} == values
-    assert hash(made) == hash(m.FetchResult(**values))  # type: ignore[arg-type]
+    assert type(made) is kind and made == usual and hash(made) == hash(usual) and repr(made) == repr(usual)
     assert gc.is_tracked(made)
 
 
