@@ -23,15 +23,12 @@ class Sends(Protocol):
 class Turn:
     """That of an event loop, see `turn`; used as a context manager without an await inside, and may be nested."""
 
-    __slots__ = ("_depth", "_noted")
+    __slots__ = ("_depth", "_noted", "is_open")
 
     def __init__(self) -> None:
+        self.is_open = False
         self._depth = 0
         self._noted: dict[Sends, None] = {}
-
-    @property
-    def is_open(self) -> bool:
-        return self._depth > 0
 
     def note(self, who: Sends) -> None:
         """Have it flushed at the end."""
@@ -39,13 +36,17 @@ class Turn:
 
     def __enter__(self) -> Self:
         self._depth += 1
+        self.is_open = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._depth -= 1
-        if self._depth == 0 and self._noted:
+        if self._depth:
+            return
+        self.is_open = False
+        if self._noted:
             noted, self._noted = self._noted, {}
             for who in noted:
                 who.flush()

@@ -25,7 +25,7 @@ from .errors import (
     TransportError,
 )
 from .frames import Frame, Header, Limits, Status
-from .intake import ReceiveBudget, common_budget
+from .intake import FREE_BODIES, ReceiveBudget, common_budget
 from .repeats import limited
 from .requests import Authorise, Identity, OnDone, Request, RequestHandle, Response
 from .security import Security
@@ -40,6 +40,7 @@ _BATCH_BYTES = 256 << 10
 _NOW_BYTES = 1 << 20
 """So much is sent from where it was queued, if the link takes it: a task switch less."""
 _SILENT_TICKS = 3
+_UNASKED = ""
 
 
 class _NoGate:
@@ -99,6 +100,8 @@ class Connection:
         link.set_gate(self)
         self._scope = trio.CancelScope()
         self._alarm = trio.CancelScope()
+        self._alarm_at = math.inf
+        """Its deadline: to ask it costs a call."""
         self._sleeping_writer: trio.lowlevel.Task | None = None
         self._turn = turn()
         self._now = trio.lowlevel.current_clock().current_time
@@ -193,8 +196,8 @@ class Connection:
         except TransportError as error:
             on_done(error)
             return RequestHandle(self, Pending(None, math.inf, kind, b"", (), 0))
-        if deadline < self._alarm.deadline:
-            self._alarm.deadline = deadline
+        if deadline < self._alarm_at:
+            self._alarm.deadline = self._alarm_at = deadline
         if self._turn.is_open:
             self._turn.note(self)
         elif self._session.is_alone:
@@ -257,7 +260,7 @@ class Connection:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._guard, self._write)
                     nursery.start_soon(self._guard, self._watch)
-                    nursery.start_soon(self._guard, self._read)
+                    nursery.start_soon(self._read)
         finally:
             self._end(
                 LinkClosed(f"the connection to {self._name} was closed with its nursery", peer=self.url)
@@ -298,14 +301,18 @@ class Connection:
 
     async def _read(self) -> None:
         frames, self._first = self._first, []
-        while True:
-            if frames:
-                self._take(frames)
-            while self._is_congested():
-                self._relieved = trio.Event()
-                await self._relieved.wait()
-            self._relieved = None
-            frames = await self._link.recv_many()
+        try:
+            # Without `_guard`: each coroutine above one that waits runs when it goes on.
+            while True:
+                if frames:
+                    self._take(frames)
+                while self._is_congested():
+                    self._relieved = trio.Event()
+                    await self._relieved.wait()
+                self._relieved = None
+                frames = await self._link.recv_many()
+        except TransportError as error:
+            self._fail(error)
 
     def _take(self, frames: list[Frame]) -> None:
         """Dispatch frames, then send all that they gave rise to."""
@@ -333,7 +340,7 @@ class Connection:
             request.payload.release()
             self._session.fail(request, Status.NO_HANDLER, "no requests are served on this connection")
             return
-        if self._authorise is not None and not self._may(request):
+        if self._verdicts.get(request.kind, _UNASKED) is not None and not self._may(request):
             return
         try:
             self._handler(request)
@@ -345,8 +352,7 @@ class Connection:
     def _may(self, request: Request) -> bool:
         kind = request.kind
         if kind not in self._verdicts:
-            assert self._authorise is not None
-            self._verdicts[kind] = self._authorise(self.peer, kind)
+            self._verdicts[kind] = None if self._authorise is None else self._authorise(self.peer, kind)
         refusal = self._verdicts[kind]
         if refusal is None:
             return True
@@ -363,10 +369,10 @@ class Connection:
         self.queued()
 
     def _is_congested(self) -> bool:
-        session, limits = self._session, self._limits
+        session, limits, intake = self._session, self._limits, self._session.intake
         return (
             len(session.unanswered) > limits.max_in_flight
-            or session.intake.is_congested
+            or ((intake.held > 0 or intake.bodies > FREE_BODIES) and intake.is_congested)
             or session.outbox_bytes > limits.send_budget_bytes
         )
 
@@ -464,7 +470,8 @@ class Connection:
         seen, sent, silent = -1, 0, 0
         next_tick = trio.current_time() + interval
         while True:
-            with trio.CancelScope(deadline=min(self._session.next_deadline, next_tick)) as self._alarm:
+            self._alarm_at = min(self._session.next_deadline, next_tick)
+            with trio.CancelScope(deadline=self._alarm_at) as self._alarm:
                 await trio.sleep_forever()
             now = trio.current_time()
             self._session.expire(now)

@@ -267,10 +267,15 @@ def check_frame(frame: Frame) -> None:
     Raises:
       ProtocolError: One does not match.
     """
-    header, body = frame.header, frame.body
+    header = frame.header
+    check_parts(header, frame.body, frame.payload.view() if header.flags & PAYLOAD_CRC else b"")
+
+
+def check_parts(header: Header, body: bytes, payload: Buffer) -> None:
+    """As `check_frame`, before there is a frame. `payload` is looked at only if the header has a CRC of it."""
     if body and lib.isr_crc32c(0, body, len(body)) != header.body_crc:
         raise ProtocolError("a frame's body is damaged: its CRC does not match")
-    if header.flags & PAYLOAD_CRC and crc32c(frame.payload.view()) != header.payload_crc:
+    if header.flags & PAYLOAD_CRC and crc32c(payload) != header.payload_crc:
         raise ProtocolError("a frame's payload is damaged: its CRC does not match")
 
 

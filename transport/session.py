@@ -97,10 +97,12 @@ class Session:
           FrameTooLargeError: It is above the limits.
           Overloaded: Too many wait already.
         """
-        self._check_open()
-        body, size = bytes(body), size_of(parts)
-        self._check_size(len(body), size)
-        most = min(max_response, self.limits.max_payload_bytes)
+        if self._ended is not None or self.goes or self.peer_goes:
+            self._check_open()
+        body, size, limits = bytes(body), size_of(parts) if parts else 0, self.limits
+        if len(body) > limits.max_body_bytes or size > limits.max_payload_bytes:
+            raise self._above_limits(len(body), size)
+        most = min(max_response, limits.max_payload_bytes)
         pending = Pending(on_done, deadline, kind, body, parts, most, size)
         if deadline != math.inf:
             self._push_deadline(pending)
@@ -153,7 +155,7 @@ class Session:
         """Queue an answer, if anybody waits for it."""
         if not self._answered(request):
             return
-        body, size = bytes(body), size_of(parts)
+        body, size = bytes(body), size_of(parts) if parts else 0
         most_body = self.limits.max_body_bytes
         most = min(request.max_response, self.limits.max_payload_bytes)
         if len(body) > most_body or size > most:
@@ -164,7 +166,7 @@ class Session:
             log.warning("%s: %s", self._peer, detail)
             self._queue_error(request.corr, Status.RESPONSE_TOO_LARGE, detail)
             return
-        flags, crc = payload_check(parts)
+        flags, crc = payload_check(parts) if parts else (0, 0)
         head = encode_header(
             _REPLY, request.corr, flags=flags, body=body, payload_length=size, payload_crc=crc
         )
@@ -255,7 +257,8 @@ class Session:
             raise self._too_long(header)
         else:
             self._done(pending, Response(frame.body, frame.payload))
-        self._send_waiting(now)
+        if self._waiting:
+            self._send_waiting(now)
 
     def _receive_error(self, frame: Frame, now: float) -> None:
         pending = self._pending.pop(frame.header.corr, None)
@@ -271,7 +274,8 @@ class Session:
         header = frame.header
         if header.corr <= self._last_peer_corr or header.corr & 1 != self._peer_parity:
             raise ProtocolError(f"{self._peer} uses the number {header.corr} for a request, out of turn")
-        request = self._make_request(frame)
+        payload = self.intake.arrived(frame.payload) if header.payload_length else frame.payload
+        request = Request(self, header.kind, header.kind_version, header.corr, frame.body, payload)
         if self.goes:
             request.payload.release()
             return
@@ -282,11 +286,6 @@ class Session:
         self.unanswered[header.corr] = request
         self.intake.body_arrived(len(frame.body))
         self._on_request(request)
-
-    def _make_request(self, frame: Frame) -> Request:
-        header = frame.header
-        payload = self.intake.arrived(frame.payload) if header.payload_length else frame.payload
-        return Request(self, header.kind, header.kind_version, header.corr, frame.body, payload)
 
     def _receive_control(self, frame: Frame, now: float) -> None:
         frame.payload.release()
@@ -332,10 +331,6 @@ class Session:
 
     # Details.
 
-    @property
-    def _in_flight(self) -> int:
-        return len(self._pending) + len(self._tombstones)
-
     def _bury(self, pending: Pending) -> None:
         """Nobody waits for the answer any more, but it will come."""
         if self._pending.pop(pending.corr, None) is not None:
@@ -357,7 +352,7 @@ class Session:
         )
 
     def _may_send(self, pending: Pending) -> bool:
-        if self._in_flight >= self.limits.max_in_flight:
+        if len(self._pending) + len(self._tombstones) >= self.limits.max_in_flight:
             return False
         return (
             not pending.size
@@ -379,7 +374,7 @@ class Session:
         remaining = 0
         if pending.deadline != math.inf:
             remaining = min(max(1, int((pending.deadline - now) * 1000)), 0xFFFFFFFF)
-        flags, crc = payload_check(pending.parts)
+        flags, crc = payload_check(pending.parts) if pending.parts else (0, 0)
         head = encode_header(
             _REQUEST,
             corr,
@@ -430,7 +425,8 @@ class Session:
 
     def _push_deadline(self, pending: Pending) -> None:
         heapq.heappush(self._deadlines, pending)
-        if len(self._deadlines) > 64 + 2 * (self._in_flight + len(self._waiting)):
+        in_flight = len(self._pending) + len(self._tombstones)
+        if len(self._deadlines) > 64 + 2 * (in_flight + len(self._waiting)):
             self._deadlines = [one for one in self._deadlines if one.on_done is not None]
             heapq.heapify(self._deadlines)
 
@@ -442,13 +438,12 @@ class Session:
         if self.peer_goes:
             raise PeerGoingAway(f"{self._peer} is closing the connection", peer=self._peer)
 
-    def _check_size(self, body: int, payload: int) -> None:
-        if body > self.limits.max_body_bytes or payload > self.limits.max_payload_bytes:
-            raise FrameTooLargeError(
-                f"a body of {body} and a payload of {payload} bytes: the limits with {self._peer} are "
-                f"{self.limits.max_body_bytes} and {self.limits.max_payload_bytes}",
-                peer=self._peer,
-            )
+    def _above_limits(self, body: int, payload: int) -> FrameTooLargeError:
+        return FrameTooLargeError(
+            f"a body of {body} and a payload of {payload} bytes: the limits with {self._peer} are "
+            f"{self.limits.max_body_bytes} and {self.limits.max_payload_bytes}",
+            peer=self._peer,
+        )
 
 
 def _nobody(request: Request) -> None:

@@ -131,6 +131,10 @@ class SocketStream(ByteStream):
         self._unpaused += count
         return count
 
+    @property
+    def is_drained(self) -> bool:
+        return self._drained
+
     async def until_readable(self, at_least: int) -> None:
         if not self._drained:
             await self.pause()

@@ -10,7 +10,7 @@ from typing import ClassVar
 import attrs
 import trio
 
-from ._payload import POOL, bytes_payload
+from ._payload import POOL, BufferPayload, EmptyPayload, bytes_payload
 from .abc import Buffer, Capabilities, Link, LinkTransport, Listener, Part, Payload
 from .buffers import KEPT, LazyBuffer
 from .errors import EndOfLink, LinkBroken, LinkClosed
@@ -22,6 +22,7 @@ from .frames import (
     Header,
     Limits,
     check_frame,
+    check_parts,
     decode_header,
     encode_header,
     hello_length,
@@ -86,12 +87,20 @@ class ByteStream(ABC):
         super().__init_subclass__()
         if "receive_into" in cls.__dict__ and "receives_now" not in cls.__dict__:
             cls.receives_now = False
+        if "receive_now" in cls.__dict__ and "is_drained" not in cls.__dict__:
+            # What it keeps itself is not known to whom it inherits from.
+            cls.is_drained = ByteStream.is_drained  # type: ignore[method-assign]
 
     def receive_now(self, buffer: memoryview) -> int:
         """As `receive_into`, from what is there already; -1 if it is time for `until_readable`, and NOT_NOW if
         only `receive_into` can go on.
         """
         return NOT_NOW
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether `receive_now` would return -1, as far as is known without a look."""
+        return False
 
     async def until_readable(self, at_least: int) -> None:
         """Return when `receive_now` is worth an attempt, after other tasks could run. Cancelling loses nothing.
@@ -315,7 +324,11 @@ class StreamLink(Link):
                         assert self.gate is not None
                         await self.gate.wait()
                         continue
-                there = NOT_NOW if self._partial is not None or not self._receives_now else self._fill_now()
+                if self._partial is not None or not self._receives_now:
+                    there = NOT_NOW
+                else:
+                    # Asked first: to find out by an attempt costs five calls for each message.
+                    there = -1 if self._stream.is_drained else self._fill_now()
                 if there == NOT_NOW:
                     await self._fill()
                 elif there < 0:
@@ -434,9 +447,8 @@ class StreamLink(Link):
         self._next_head = 0
         body = bytes(self._buffer[body_at:payload_at])
         payload = bytes(self._buffer[payload_at : self._start]) if header.payload_length else b""
-        frame = Frame(header, body, bytes_payload(payload))
-        check_frame(frame)
-        return frame
+        check_parts(header, body, payload)
+        return Frame(header, body, BufferPayload(memoryview(payload)) if payload else EmptyPayload())
 
     def _begin(self, header: Header) -> _Partial:
         """Lay out a large frame; what is in the buffer goes to its place, the rest will be received there."""

@@ -73,7 +73,7 @@ class HandedFiles:
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._next = 1
-        self._by_inode: OrderedDict[tuple[int, int], Handed] = OrderedDict()
+        self.by_inode: OrderedDict[tuple[int, int], Handed] = OrderedDict()
 
     def find(self, part: FileRange) -> Handed | tuple[int, int] | None:
         """The file of a range if the peer has it, else its key for `add`; None if it cannot be handed over.
@@ -90,47 +90,47 @@ class HandedFiles:
                 "that was being sent: a log must not be cut while its bytes are on their way"
             )
         key = (state.st_dev, state.st_ino)
-        known = self._by_inode.get(key)
+        known = self.by_inode.get(key)
         if known is None:
             return key
-        self._by_inode.move_to_end(key)
+        self.by_inode.move_to_end(key)
         return known
 
     def add(self, key: tuple[int, int], part: FileRange) -> Handed:
         """Give the file of a range a new descriptor number. OSError without a free descriptor."""
-        handed = self._by_inode[key] = Handed(self._next, OpenFile(_reopened(part.fileno())))
+        handed = self.by_inode[key] = Handed(self._next, OpenFile(_reopened(part.fileno())))
         self._next += 1
         return handed
 
     def forget(self, handed: Handed) -> None:
         """The peer did not get it."""
-        self._by_inode = OrderedDict((k, one) for k, one in self._by_inode.items() if one is not handed)
+        self.by_inode = OrderedDict((k, one) for k, one in self.by_inode.items() if one is not handed)
 
     def drop_deleted(self, needed: Set[int] = frozenset()) -> list[int]:
         """Forget the files that were deleted, but for the numbers in `needed`; gives the numbers that are gone."""
         return self._drop(
             [
                 key
-                for key, one in self._by_inode.items()
+                for key, one in self.by_inode.items()
                 if one.number not in needed and os.fstat(one.file.fileno()).st_nlink == 0
             ]
         )
 
     def make_room(self, needed: Set[int]) -> list[int]:
         """Forget the least recently used files that are too many to add another, but for those that are needed."""
-        excess = len(self._by_inode) - self._capacity + 1
-        idle = [key for key, one in self._by_inode.items() if one.number not in needed]
+        excess = len(self.by_inode) - self._capacity + 1
+        idle = [key for key, one in self.by_inode.items() if one.number not in needed]
         return self._drop(idle[: max(0, excess)])
 
     def _drop(self, keys: Sequence[tuple[int, int]]) -> list[int]:
-        return [self._by_inode.pop(key).number for key in keys]
+        return [self.by_inode.pop(key).number for key in keys]
 
     def __len__(self) -> int:
-        return len(self._by_inode)
+        return len(self.by_inode)
 
     @property
     def is_full(self) -> bool:
-        return len(self._by_inode) >= self._capacity or most_files() == 0
+        return len(self.by_inode) >= self._capacity or most_files() == 0
 
 
 class TakenFiles:

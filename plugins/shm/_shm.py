@@ -151,7 +151,7 @@ class ShmStream(UnixStream):
         await super().send(list(self._chunks(parts, numbers)))
 
     def send_now(self, parts: Sequence[Part]) -> int:
-        if not self._has_greeted or self._sweeps():
+        if not self._has_greeted or (self._handed.by_inode and self._sweeps()):
             return 0
         total = 0
         has_ranges = False
@@ -191,7 +191,7 @@ class ShmStream(UnixStream):
 
     def _sweeps(self) -> bool:
         """Whether it is time to close deleted files, which take space while they are open."""
-        return len(self._handed) > 0 and trio.current_time() >= self._next_sweep
+        return bool(self._handed.by_inode) and trio.current_time() >= self._next_sweep
 
     def _known_files(self, ranges: Sequence[FileRange]) -> list[int | None] | None:
         """The numbers of all ranges' files, if the peer has them all; None if it has not."""
@@ -322,6 +322,10 @@ class ShmStream(UnixStream):
 
     def set_low_water(self, at_least: int) -> None:
         """Nothing: a frame may come in several chunks, and how many bytes they are is not known."""
+
+    @property
+    def is_drained(self) -> bool:
+        return self._drained and self._start == self._end and not self._places and self._has_greeted
 
     async def receive_ranges(self, length: int) -> Payload | None:
         while not self._bytes_left and not self._places:

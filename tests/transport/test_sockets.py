@@ -67,3 +67,23 @@ def test_a_stream_that_receives_in_a_way_of_its_own_is_asked_for_it():
             return await super().receive_into(buffer, at_least)
 
     assert (SocketStream.receives_now, Own.receives_now, OwnAndQuick.receives_now) == (True, False, True)
+
+
+def test_a_stream_with_bytes_of_its_own_is_asked_for_them_before_its_socket_is():
+    """An empty socket says nothing of what a subclass holds."""
+
+    class Holds(SocketStream):
+        def receive_now(self, buffer):
+            return super().receive_now(buffer)
+
+    class HoldsAndSays(Holds):
+        @property
+        def is_drained(self):
+            return True
+
+    here, there = socket.socketpair()
+    with here, there:
+        ends = URL("test", "a"), URL("test", "b")
+        kinds = (SocketStream, Holds, HoldsAndSays)
+        drained = [kind(here, Capabilities(), *ends).is_drained for kind in kinds]
+    assert drained == [True, False, True]
