@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from ._codecs import codec_name
@@ -91,6 +92,10 @@ class BatchInfo(NamedTuple):
         return codec_name(self.attributes & CODEC_MASK)
 
 
+_info_of = partial(tuple.__new__, BatchInfo)
+"""As `BatchInfo._make`, which is a function of Python's."""
+
+
 def crc32c(data: Buffer, crc: int = 0) -> int:
     """CRC-32C of the data; pass the result for what came before to go on."""
     view = ffi.from_buffer(data)
@@ -107,7 +112,7 @@ def _scan(data: Buffer, verify: int) -> tuple[list[BatchInfo], int, int]:
     found: list[BatchInfo] = []
     while True:
         count = lib.isr_batch_scan(view, len(view), consumed[0], verify, out, room, consumed, reason)
-        found += map(BatchInfo._make, _INFO.iter_unpack(raw[: count * _INFO.size]))
+        found += map(_info_of, _INFO.iter_unpack(raw[: count * _INFO.size]))
         if count < room:
             return found, consumed[0], reason[0]
 
@@ -182,7 +187,7 @@ def scan_file(fd: int, start: int, end: int) -> Iterator[BatchInfo]:
     while consumed[0] < end:
         count = lib.isr_batch_scan_file(fd, consumed[0], end, out, _SCAN_CHUNK, consumed, reason)
         error = ffi.errno
-        yield from list(map(BatchInfo._make, _INFO.iter_unpack(raw[: count * _INFO.size])))
+        yield from list(map(_info_of, _INFO.iter_unpack(raw[: count * _INFO.size])))
         if reason[0] == lib.ISR_IO_ERROR:
             raise OSError(error, os.strerror(error))
         if reason[0] != lib.ISR_OK:

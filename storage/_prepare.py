@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import attrs
@@ -63,7 +64,7 @@ def prepare(
     """
     pieces: list[Piece] = []
     epochs: list[EpochEntry] = []
-    placed = Placed._make
+    placed = _placed
     for chunk in chunks:
         skips = chunk.may_skip and chunk.leader_epoch is None
         wrong = chunk.base_offset < offset if skips else chunk.base_offset != offset
@@ -122,6 +123,9 @@ def prepare(
             Piece(_buffers_of(name, chunk, offset), size, batches, chunk.batches, newest, gap, markers)
         )
     return pieces, epochs
+
+
+_placed = partial(tuple.__new__, Placed)
 
 
 def _check_epoch(name: str, offset: int, batch_epoch: int, epoch: int) -> None:

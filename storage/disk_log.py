@@ -256,8 +256,10 @@ class DiskLog(MaintainedLog):
     def append(self, chunks: Sequence[Chunk]) -> None:
         self._check_writable()
         pieces, epochs = prepare(self.name, chunks, self._log_end_offset, self._epochs.latest)
-        if any(piece.skips for piece in pieces):
-            self._mark_gaps()
+        for piece in pieces:
+            if piece.skips:
+                self._mark_gaps()
+                break
         end = self._log_end_offset
         try:
             with self._writing:

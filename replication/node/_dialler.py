@@ -170,7 +170,7 @@ class Dialler:
             self._tell(ev.Answered(question=effect.question, message=body, payload=NO_PAYLOAD))
             return
         try:
-            message = wire.decode_response(Kind(effect.kind), response.body)
+            message = wire.decode_response(effect.kind, response.body)
         except wire.WireError as error:
             response.release()
             self._tell(ev.AskFailed(question=effect.question, reason=str(error), malformed=True))

@@ -32,11 +32,14 @@ class Fetches:
     def serve(self, request: Inbound) -> None:
         """Take a request from the transport; its client's quota may have it wait."""
         message: m.FetchRequest = request.message
-        if message.replica_id >= 0 and message.time_ms > 0 and request.peer.node_id == message.replica_id:
-            self._node.clocks.heard(message.replica_id, clock_distance(message.time_ms))
-        serve = partial(self._serve, request, message)
-        if message.replica_id >= 0 or not self._node.quotas.hold(CONSUMER, request, message.client_id, serve):
-            serve()
+        if message.replica_id >= 0:
+            if message.time_ms > 0 and request.peer.node_id == message.replica_id:
+                self._node.clocks.heard(message.replica_id, clock_distance(message.time_ms))
+        elif self._node.quotas.is_limited:
+            serve = partial(self._serve, request, message)
+            if self._node.quotas.hold(CONSUMER, request, message.client_id, serve):
+                return
+        self._serve(request, message)
 
     def _serve(self, request: Inbound, message: m.FetchRequest) -> None:
         self._node.step(FetchArrived(request.connection, request, message, request.peer))
@@ -46,10 +49,9 @@ class Fetches:
 
     def answer(self, effect: Answer) -> None:
         """Send what the broker says, with what the client's quota has to say."""
-        request, response = effect.request, effect.response
-        assert isinstance(request, Inbound)
-        message = request.message
-        assert isinstance(message, m.FetchRequest)
+        request: Inbound = effect.request  # type: ignore[assignment]  # as `serve` has named it
+        response = effect.response
+        message: m.FetchRequest = request.message
         self._account(request, message, response)
         if request.throttle_ms:
             response = attrs.evolve(response, throttle_time_ms=request.throttle_ms)

@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import attrs
@@ -105,6 +106,7 @@ class Told:
 
 
 _told = maker(Told)
+_chunk_of = attrgetter("chunk")
 
 
 class LogWriter:
@@ -214,9 +216,13 @@ class LogWriter:
         stopping = False
         while not stopping or (self._lanes_beside and not self._side_has_died):
             asked = self._handover.rest(asked)
-            taken = [self._queue.popleft() for _ in range(len(self._queue))]
-            work = [each for each in taken if each is not None]
-            stopping = stopping or len(work) < len(taken)
+            work: list[Work | _Resume] = []
+            for _ in range(len(self._queue)):
+                each = self._queue.popleft()
+                if each is None:
+                    stopping = True
+                else:
+                    work.append(each)
             if work:
                 beside: list[CallWork] = []
                 self._done.append(self._carry_out(work, beside))
@@ -299,7 +305,7 @@ class LogWriter:
         assert lane.log is not None
         self._begin()
         try:
-            lane.log.append([work.chunk for work in run])
+            lane.log.append(list(map(_chunk_of, run)))
         except StorageError as error:
             told.extend(Told(lane, work.dropped, work.dropped) for work in run)
             self._fail(lane, error, told)

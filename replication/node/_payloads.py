@@ -45,15 +45,12 @@ class SharedPayload:
         self._payload = payload
         self._users = 1
         self.view = payload.view()
+        self.size = len(self.view)
         self._slices: list[memoryview] = []
         self.lent: dict[int, Batches] = {}
         """Batches that were given out in this step, by their positions."""
         self.findings: Findings = {}
         """What was found in batches that had to be decompressed first."""
-
-    @property
-    def size(self) -> int:
-        return len(self.view)
 
     def batches(self, position: int, size: int) -> Batches:
         """See `core.broker.payloads.Payload`."""

@@ -33,9 +33,11 @@ class Produces:
     def serve(self, request: Inbound) -> None:
         """Take a produce request from the transport; its client's quota may have it wait."""
         message: m.ProduceRequest = request.message
-        serve = partial(self._serve, request, message)
-        if not self._node.quotas.hold(PRODUCER, request, message.client_id, serve):
-            serve()
+        if self._node.quotas.is_limited:
+            serve = partial(self._serve, request, message)
+            if self._node.quotas.hold(PRODUCER, request, message.client_id, serve):
+                return
+        self._serve(request, message)
 
     def serve_deletion(self, request: Inbound) -> None:
         """Take a delete-records request from the transport."""
@@ -44,11 +46,11 @@ class Produces:
 
     def reply(self, effect: Reply) -> None:
         """Send what the broker says, with what the client's quota has to say."""
-        request, response = effect.request, effect.response
-        if isinstance(request, Creation):
-            request.answered(response)
+        response = effect.response
+        if isinstance(effect.request, Creation):
+            effect.request.answered(response)
             return
-        assert isinstance(request, Inbound)
+        request: Inbound = effect.request  # type: ignore[assignment]  # as `serve` has named it
         if isinstance(response, m.ProduceResponse):
             for result in response.partitions:
                 if result.error != ErrorCode.NONE:
@@ -65,7 +67,8 @@ class Produces:
             request.payload.release()
             request.fail(ErrorCode.INVALID_REQUEST, f"failed to read the payload of the request: {error}")
             return
-        self._node.quotas.take(PRODUCER, request, message.client_id, payload.size)
+        if self._node.quotas.is_limited:
+            self._node.quotas.take(PRODUCER, request, message.client_id, payload.size)
         take = partial(self._take, request, message, payload)
         self._compressed.proceed(request.connection, self._to_decompress(message, payload), take)
 

@@ -6,6 +6,7 @@ defaults. A body that is no such message is refused with `WireError`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -121,9 +122,8 @@ _record_encoder = msgspec.json.Encoder()
 _record_decoders: dict[type, msgspec.json.Decoder] = {}
 
 
-def encode(message: object) -> bytes:
-    """The body of a request or an answer."""
-    return _encoder.encode(message)
+encode: Callable[[object], bytes] = _encoder.encode
+"""The body of a request or an answer."""
 
 
 def decode_request(kind: int, body: bytes | memoryview) -> Any:
@@ -132,22 +132,24 @@ def decode_request(kind: int, body: bytes | memoryview) -> Any:
     Raises:
       WireError: The kind is unknown or the body is not such a request.
     """
-    return _decode(_requests, "request", kind, body)
+    try:
+        return _requests[kind].decode(body)
+    except (KeyError, msgspec.DecodeError, ValueError) as error:
+        raise _undecoded(_requests, "request", kind, error) from error
 
 
 def decode_response(kind: int, body: bytes | memoryview) -> Any:
     """The answer to a request of `kind` in `body`; raises `WireError` as `decode_request` does."""
-    return _decode(_responses, "answer", kind, body)
-
-
-def _decode(decoders: dict[int, Any], what: str, kind: int, body: bytes | memoryview) -> Any:
-    decoder = decoders.get(kind)
-    if decoder is None:
-        raise WireError(f"unknown {what} kind {kind}; the peer speaks a newer version or another protocol")
     try:
-        return decoder.decode(body)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise WireError(f"malformed {what} of kind {kind}: {error}") from error
+        return _responses[kind].decode(body)
+    except (KeyError, msgspec.DecodeError, ValueError) as error:
+        raise _undecoded(_responses, "answer", kind, error) from error
+
+
+def _undecoded(decoders: dict[int, Any], what: str, kind: int, error: Exception) -> WireError:
+    if kind in decoders:
+        return WireError(f"malformed {what} of kind {kind}: {error}")
+    return WireError(f"unknown {what} kind {kind}; the peer speaks a newer version or another protocol")
 
 
 def encode_record(record: object) -> bytes:

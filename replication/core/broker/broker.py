@@ -163,8 +163,9 @@ class Broker:
         context.is_unsettled = False
         if self.transacting.left:
             self.transacting.begin()
-        self.transacting.settle()
-        self.shards.settle()
+        if self.transacting.is_due or self.shards.has_work:
+            self.transacting.settle()
+            self.shards.settle()
         while self.transacting.is_due:
             self.transacting.settle()
             self.shards.settle()

@@ -280,6 +280,11 @@ class Shards:
             hosted, sev.LogRead(leader_epoch=epoch, entries=event.entries, next_offset=event.next_offset)
         )
 
+    @property
+    def has_work(self) -> bool:
+        """Whether `settle` has anything to look at; most turns are of records that concern no coordinator."""
+        return bool(self._dirty or self._gathering or self._proving)
+
     def settle(self) -> None:
         """At the end of a turn: what has become of the partitions, and of replies that wait for followers."""
         self._settle_partitions()

@@ -68,7 +68,8 @@ class Counters:
         times = self.requests.get(kind)
         if times is None:
             times = self.requests[kind] = RequestTimes()
-        times.add(seconds)
+        times.counts[bisect_left(BUCKETS, seconds)] += 1
+        times.total += seconds
         times.failed += failed
 
     def as_dict(self) -> dict[str, int]:

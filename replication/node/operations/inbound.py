@@ -58,7 +58,8 @@ class Inbound(ABC):
 
     def reply(self, message: object, parts: Sequence[Part] = ()) -> None:
         """Answer by a message, or by the bytes of one that another node has given; `parts` follow it."""
-        self._count(failed=False)
+        self.is_answered = True
+        self._counters.answered(self.kind, self._now() - self._arrived, failed=False)
         self._reply(message, parts)
 
     def fail(self, code: int, detail: str) -> None:
@@ -103,7 +104,7 @@ class TransportInbound(Inbound):
     @property
     def peer(self) -> PeerIdentity:
         """Who has proved to be at the other end."""
-        return self._request.peer
+        return self._request.connection.peer
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
         """See `Request.on_cancel`."""

@@ -101,7 +101,8 @@ class ClientQuotas:
         self._defaults: dict[Rate, int | None] = {PRODUCER: producer_default, CONSUMER: consumer_default}
         self._quotas: Quotas = {}
         self._clients: dict[tuple[Rate, Entity], Client] = {}
-        self._limited = producer_default is not None or consumer_default is not None
+        self.is_limited = producer_default is not None or consumer_default is not None
+        """Whether there is any limit: without one nobody needs to be asked for."""
 
     @property
     def held(self) -> int:
@@ -113,7 +114,7 @@ class ClientQuotas:
         if quotas == self._quotas:
             return
         self._quotas = quotas
-        self._limited = bool(quotas) or any(self._defaults.values())
+        self.is_limited = bool(quotas) or any(self._defaults.values())
         former, self._clients = self._clients, {}
         for client in former.values():
             if client.timer is not None:
@@ -154,7 +155,7 @@ class ClientQuotas:
 
     def _client(self, rate: Rate, request: Inbound, client_id: str) -> Client | None:
         """The client to charge; None for nodes, and without a limit."""
-        if not self._limited or request.peer.node_id >= 0:
+        if not self.is_limited or request.peer.node_id >= 0:
             return None
         found = limit_of(self._quotas, request.peer.name, client_id, rate)
         if found is None:
