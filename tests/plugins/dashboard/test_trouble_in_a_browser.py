@@ -92,7 +92,7 @@ def test_transactions_that_are_open_or_hang_are_shown_and_one_is_ended(place: Pl
         press(place.page, "Plan: delete")
         shows(place.page, "choose a topic first")
         press(place.page, "Plan: abort")
-        shows(place.page, "choose a transaction that hangs")
+        shows(place.page, "choose a hanging transaction")
         choose(place.page, "Which", "hangs-0 from offset 0")
         press(place.page, "Plan: abort")
         shows(place.page, "from offset 0 on never count")

@@ -69,7 +69,7 @@ def test_the_page_s_commands(
         "2 records, 14 bytes written to orders",
     ]
     assert last[5] == (
-        "5 records, 2 of them without json:id: 1 duplicates, 4 kept; written to topic orders-once"
+        "5 records, 2 of them without json:id: 1 duplicate, 4 kept; written to topic orders-once"
     )
     assert last[6] == "200 records, 200 of them without sequence: 0 duplicates, 200 kept"
     assert last[7].startswith("topic orders: 5 records, 104 bytes of keys and values, 3 keys; 0 records out")
@@ -95,7 +95,7 @@ def test_an_audit_that_finds_something(
     defect, difference, summary = capfd.readouterr().out.splitlines()
     assert defect.startswith("node 3, orders-0, offset 50: CRC-32C does not match (")
     assert difference.startswith("orders-0, offset 50: replicas differ: a batch is missing or unreadable (")
-    assert summary.endswith("200 offsets compared: 1 defects, 1 differences")
+    assert summary.endswith("200 offsets compared: 1 defect, 1 difference")
     assert run(f"{line} --json") == 1
     told = json.loads(capfd.readouterr().out)
     assert (told["ok"], told["defects"][0]["offset"], told["differences"][0]["offset"]) == (False, 50, 50)
