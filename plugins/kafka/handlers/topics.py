@@ -108,8 +108,8 @@ async def _create(client: Client, wanted: Struct, *, validate_only: bool) -> Str
             )
     if name in INTERNAL_TOPICS:
         there = name in client.view.topics
-        error = ErrorCode.TOPIC_ALREADY_EXISTS if there else ErrorCode.INVALID_TOPIC
-        return _not_created(name, error, "the cluster creates its internal topics itself")
+        code = ErrorCode.TOPIC_ALREADY_EXISTS if there else ErrorCode.INVALID_TOPIC
+        return _not_created(name, code, "the cluster creates its internal topics itself")
     partitions = client.options.num_partitions if partitions == -1 else partitions
     factor = default_factor(client) if factor == -1 else factor
     made = await ask(
