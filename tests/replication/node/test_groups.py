@@ -208,7 +208,7 @@ async def test_groups_are_listed_described_and_deleted(tmp_path: Path) -> None:
         (described,) = found[0].members
         assert described.member_id == member.member_id and "client" in described.client_host
         refused = await caller.ask(gm.DeleteGroupRequest(group="members"))
-        assert refused.error == ErrorCode.NON_EMPTY_GROUP and "1 members" in refused.message
+        assert refused.error == ErrorCode.NON_EMPTY_GROUP and "has 1 member" in refused.message
         assert not (await caller.ask(gm.DeleteGroupRequest(group=names[0]))).error
         listed = (await caller.at(url, gm.ListGroupsRequest(types=["simple"]))).groups
         assert [each.group for each in listed] == names[1:]
