@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,24 @@ async def test_a_poison_record_stops_its_listener_behind_what_was_done(servers: 
         await one.run()
     assert attempts == 3
     assert (await committed(servers, "g"))[0] == 2
+
+
+async def test_each_record_has_all_of_its_attempts(servers: list[str]) -> None:
+    """Those of the record before it do not count."""
+    tried: Counter[bytes] = Counter()
+    one = listener(servers, "g", ack_mode=AckMode.RECORD, retries=1)
+
+    @one.handler
+    async def handle(record: Any) -> None:
+        tried[record.value] += 1
+        if tried[record.value] == 1:
+            raise ValueError("the first attempt")
+        if tried.total() == 2 * COUNT:
+            one.stop()
+
+    with trio.fail_after(60):
+        await one.run()
+    assert set(tried.values()) == {2} and len(tried) == COUNT
 
 
 @pytest.mark.parametrize("dead_letter", ["", "dead"])
