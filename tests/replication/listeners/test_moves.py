@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ import trio
 from insync.replication import Consumer, Producer
 from insync.replication.client.transaction_errors import TransactionOutcomeUnknownError
 from insync.replication.core.types import PartitionId
-from insync.replication.listeners import AckMode, Listener
+from insync.replication.listeners import AckMode, Listener, RecordFailedError
+from insync.replication.listeners._engine import Engine
+from insync.replication.listeners._turns import Turn
 
 from .filled import COUNT, committed, filled, until
 
@@ -154,3 +157,27 @@ async def test_a_listener_that_pauses_in_the_middle_of_a_partition_can_be_ended(
             await until(lambda: any(lane.is_held and not lane.turns for lane in engine.lanes.values()))
             one.stop()
     assert sum((await committed(servers, "g")).values()) == len(seen)
+
+
+async def test_what_comes_while_all_is_paused_is_paused() -> None:
+    held: list[PartitionId] = []
+    engine: Any = Engine.__new__(Engine)
+    engine.consumer = SimpleNamespace(pause=held.extend)
+    for engine.pauses_all, engine.paused, paused in (
+        (False, set(), []),
+        (False, {PartitionId("t", 1)}, [("t", 1)]),
+        (True, set(), [("t", 0), ("t", 1)]),
+    ):
+        held.clear()
+        engine.on_assigned([("t", 0), ("t", 1)])
+        assert sorted(held) == sorted(engine.paused) == paused
+
+
+@pytest.mark.parametrize(("index", "done"), [(-1, 0), (0, 0), (1, 1), (2, 2), (3, 2), (99, 2)])
+def test_a_batch_whose_handler_names_a_record_that_it_does_not_have_is_not_done(
+    index: int, done: int
+) -> None:
+    nothing: Any = None
+    turn = Turn([nothing] * 3, nothing, nothing, ends=0.0, is_batch=True, extra=nothing)
+    turn.fail(RecordFailedError(index))
+    assert turn.done == done and len(turn.failed) == 1
