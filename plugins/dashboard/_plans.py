@@ -14,6 +14,7 @@ from ...replication.cli.measures import THROTTLES
 from ...replication.client import ServerError
 from ...replication.client._groups import ResetTo
 from ...replication.core.types import PartitionId, Value
+from ...replication.core.wording import counted
 from ...replication.errors import ReplicationError
 from ._look import Look
 
@@ -139,7 +140,7 @@ async def elect(admin: Admin, look: Look, name: str, *, unclean: bool) -> Plan:
 
     async def carry_out() -> str:
         outcomes = await admin.elect_leaders([(name, each.partition) for each in wanted], unclean=unclean)
-        return _told(outcomes, "are led as asked")
+        return _told(outcomes, "led as asked")
 
     return Plan(
         title=f"Elect leaders of {name}" + (" uncleanly" if unclean else ""),
@@ -193,7 +194,7 @@ def _moves(
     async def carry_out() -> str:
         if throttle:
             await admin.alter_quotas("node", "", dict.fromkeys(THROTTLES, throttle))
-        return _told(await admin.reassign_partitions(changed), "are to move")
+        return _told(await admin.reassign_partitions(changed), "to be moved")
 
     basis = [(look.topics[at[0]].topic_id, at, _replicas(look, at), target) for at, target in changed.items()]
     return Plan(title=title, lines=_bounded(lines), carry_out=carry_out, basis=basis)
@@ -211,7 +212,7 @@ async def cancel_moves(admin: Admin, look: Look, name: str) -> Plan:
         raise BadPlanError(f"nothing of {name} is being moved")
 
     async def carry_out() -> str:
-        return _told(await admin.reassign_partitions(dict.fromkeys(under_way)), "go back")
+        return _told(await admin.reassign_partitions(dict.fromkeys(under_way)), "going back")
 
     lines = [
         f"{topic}-{number}: back from {each.target}" for (topic, number), each in sorted(under_way.items())
@@ -311,8 +312,8 @@ def _offset(committed: int | None) -> str:
 
 def _told(outcomes: Mapping[tuple[str, int], ServerError | None], success: str) -> str:
     failed = [str(error) for error in outcomes.values() if error is not None]
-    text = f"{len(outcomes) - len(failed)} partitions {success}"
-    return text + (f"; {len(failed)} are not: {failed[0]}" if failed else "")
+    text = f"{success}: {counted(len(outcomes) - len(failed), 'partition')}"
+    return text + (f"; refused: {len(failed)}, the first because {failed[0]}" if failed else "")
 
 
 def _bounded(lines: Sequence[str]) -> list[str]:

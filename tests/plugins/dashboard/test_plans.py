@@ -189,13 +189,13 @@ def test_a_move_is_seen_taken_back_and_a_node_is_drained_in_a_browser(servers: s
         shows(page, f"at most {SLOWLY // 5:,} bytes a second")
         assert replicas_of(admin, "slow") == [1, 2]
         confirm(page)
-        shows(page, "1 partitions are to move")
+        shows(page, "to be moved: 1 partition")
         until(lambda: reads(page, MOVING.format("slow")).split()[:4] == ["slow", "0", "3", "2"], "the move")
         assert "%" in reads(page, MOVING.format("slow"))
         press(page, "Plan: cancel moves")
         shows(page, "slow-0: back from")
         confirm(page)
-        shows(page, "1 partitions go back")
+        shows(page, "going back: 1 partition")
         until(lambda: not page.find_elements(By.XPATH, MOVING.format("slow")), "the end of the move")
         assert replicas_of(admin, "slow") == [1, 2]
         choose(page, "Node", "2", "Drain a node")
@@ -246,5 +246,5 @@ def test_a_partition_whose_replicas_are_lost_is_elected_uncleanly(
         shows(page, "the most complete living replica leads; what it does not hold is lost")
         assert partition().leader == -1
         confirm(page)
-        shows(page, "1 partitions are led as asked")
+        shows(page, "led as asked: 1 partition")
         until(lambda: partition().leader == 2, "the election")
