@@ -225,7 +225,7 @@ def grow(
     Parameters
     ----------
     partitions
-        The new number of partitions, above the present one.
+        The new number of partitions, at least the present one.
     """
     from .running import run
 

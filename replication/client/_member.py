@@ -385,7 +385,7 @@ class Member:
             raise error_for(
                 ErrorCode.STALE_MEMBER_EPOCH,
                 f"group {self._group!r}",
-                f"{so_what}: the group continued without this consumer, which had {lost}; poll again",
+                f"{so_what}: the group continued without this consumer, which had {lost}",
             )
 
     def commit_nowait(

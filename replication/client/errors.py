@@ -468,6 +468,7 @@ _SELF_EXPLAINING = frozenset(
         ErrorCode.INVALID_PARTITIONS,
         ErrorCode.INVALID_REPLICATION_FACTOR,
         ErrorCode.INVALID_CONFIG,
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
     }
 )
 """Codes whose answers contain a remedy of the node; a general remedy might contradict it."""

@@ -120,7 +120,9 @@ add_errors(
         ),
         ErrorCode.CONCURRENT_TRANSACTIONS: "try again; it ends when every partition has its marker",
         ErrorCode.TRANSACTION_COORDINATOR_FENCED: "try again; the coordinator has moved",
-        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "add a rule for this client to `allow` of the nodes",
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+            "the client needs a rule in `allow` of the nodes, or of the user"
+        ),
         ErrorCode.UNKNOWN_PRODUCER_ID: "open a new producer",
         ErrorCode.PRODUCER_FENCED: "stop one of the two, or give each a transactional_id of its own",
         ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "list the transactional ids (`insync transaction list`)",

@@ -457,4 +457,4 @@ class Engine:
             # What is not committed is handled again by the next member that has the partition: at least once.
             self.commits.failed(offsets)
             self.counts.commit_failures += 1
-            log.warning("failed to commit offsets, retrying: %s", error)
+            log.warning("failed to commit offsets: %s; what stays uncommitted is handled again", error)

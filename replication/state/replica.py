@@ -143,8 +143,8 @@ class Replica:
         topic, snapshots = await admin.describe_topics([name, f"{name}.snapshots"])
         if self._partitions is not None and len(topic.partitions) != self._partitions:
             raise StateError(
-                f"topic {name!r} has {counted(len(topic.partitions), 'partition')}, and "
-                f"{counted(self._partitions, 'shard')} asked for: keys would be looked for where they are not; "
+                f"topic {name!r} has {counted(len(topic.partitions), 'partition')}, but it was opened with "
+                f"{counted(self._partitions, 'shard')}: keys would be looked for where they are not; "
                 "open it with as many shards as it has"
             )
         if topic.config["cleanup_policy"] != "delete" or topic.config["retention_ms"] != -1:

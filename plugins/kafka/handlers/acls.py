@@ -24,7 +24,7 @@ def _refusal(client: Client) -> tuple[int, str]:
         return KafkaError.SECURITY_DISABLED, _WHY
     return (
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        "this client may not administer: add a rule with admin to `allow` of the nodes",
+        "this client may not administer: it needs a rule with admin in `allow` of the nodes, or of the user",
     )
 
 

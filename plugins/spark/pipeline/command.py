@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter, validators
 
-from insync.replication.core.wording import counted
-
 from ....replication.cli.clusters import Json, Servers, known, print_json
 from ....replication.cli.errors import EXIT_FAILURE, UsageError
+from ....replication.core.wording import counted
 from .errors import PipelineError
 
 if TYPE_CHECKING:
@@ -214,7 +213,11 @@ def export(
     if json:
         print_json(report.as_dict())
     else:
-        lost = f"; {counted(report.lost, 'offset')} were deleted before" if report.lost else ""
+        lost = (
+            f"; {counted(report.lost, 'offset')} {'was' if report.lost == 1 else 'were'} deleted before"
+            if report.lost
+            else ""
+        )
         print(
             f"{counted(report.rows, 'record')} in {counted(report.files, 'file')} written to {target}{lost}"
         )

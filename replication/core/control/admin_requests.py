@@ -448,10 +448,7 @@ def _take_room(target: list[int], record: PartitionRecord, free: dict[int, int])
 def _cancellable(record: PartitionRecord) -> tuple[ErrorCode, str]:
     if record.reassigning:
         return ErrorCode.NONE, ""
-    return (
-        ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
-        f"its replicas are {list(record.replicas)}: no move to cancel",
-    )
+    return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"its replicas are {list(record.replicas)}"
 
 
 def check_target(target: list[int], record: PartitionRecord, live: Collection[int]) -> tuple[ErrorCode, str]:
@@ -461,7 +458,7 @@ def check_target(target: list[int], record: PartitionRecord, live: Collection[in
     if not target:
         message = "name at least one node"
     elif len(set(target)) != len(target):
-        message = f"{target} names a node twice"
+        message = f"{target} names a node twice: name each once"
     elif strangers:
         message = f"node {strangers[0]} is not alive: start it, or choose among {sorted(live)}"
     return (ErrorCode.INVALID_REPLICA_ASSIGNMENT, message) if message else (ErrorCode.NONE, "")

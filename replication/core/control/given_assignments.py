@@ -27,9 +27,9 @@ def check(
         problem = ""
         strangers = [node for node in replicas if node not in living]
         if not replicas:
-            problem = "names no node"
+            problem = "names no node: name one for each replica"
         elif len(set(replicas)) < len(replicas):
-            problem = f"{_told(replicas)} names a node twice"
+            problem = f"{_told(replicas)} names a node twice: name each once"
         elif len(replicas) != replication_factor:
             problem = (
                 f"{_told(replicas)} names {counted(len(replicas), 'node')}, and the replication factor is "

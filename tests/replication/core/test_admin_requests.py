@@ -323,7 +323,11 @@ def test_a_target_names_living_nodes_or_replicas_each_once(
 
 @pytest.mark.parametrize(
     ("target", "told"),
-    [([], "at least one"), ([4, 4], "[4, 4] names a node twice"), ([1, 9, 8], "node 9 is not alive")],
+    [
+        ([], "at least one"),
+        ([4, 4], "[4, 4] names a node twice: name each once"),
+        ([1, 9, 8], "node 9 is not alive"),
+    ],
 )
 def test_a_target_that_cannot_be_is_told_why(target: list[int], told: str) -> None:
     assert told in check_target(target, partition(0).record, {4})[1]

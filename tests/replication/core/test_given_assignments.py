@@ -50,13 +50,17 @@ def test_new_partitions_are_where_they_are_wanted() -> None:
     ("asked", "code", "said"),
     [
         (create([1, 2], [3]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partition 1: [3] names 1 node,"),
-        (create([1, 1]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "names a node twice"),
+        (create([1, 1]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "[1, 1] names a node twice: name each once"),
         (
             create([1, 9]),
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "node 9 is not alive: choose among 1, 2, 3, 4",
         ),
-        (create([1, 2], []), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "names no node"),
+        (
+            create([1, 2], []),
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "names no node: name one for each replica",
+        ),
         (create([1], [2], partitions=3), ErrorCode.INVALID_PARTITIONS, "leave the number out"),
         (grow([1, 2]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "one for each new partition"),
         (

@@ -40,7 +40,7 @@ async def test_another_number_of_shards_is_refused(servers: list[str]) -> None:
         async with ReplicatedDict.open(servers, "state"):
             pass
         shards = Shards(ReplicatedDict.open, servers, "state", shards=2)
-        with pytest.raises(StateError, match="has 1 partition, and 2 shards asked for"):
+        with pytest.raises(StateError, match="has 1 partition, but it was opened with 2 shards"):
             async with shards:
                 pass
     with pytest.raises(StateClosedError, match="not open"):
