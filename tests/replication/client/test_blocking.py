@@ -30,6 +30,7 @@ from insync.replication.client.consumer import put_back, put_back_batches
 from insync.replication.core.messages import Kind
 
 from .faults import drop
+from .test_transactions import Script, ends
 from .threaded_cluster import ThreadedCluster, threaded_cluster
 
 
@@ -89,6 +90,17 @@ def test_admin(threaded):
         assert [len(t.partitions) for t in admin.describe_topics()] == [1, 2]
         assert admin.describe_cluster().controller_id == 0
         assert [r.alive for r in admin.describe_replicas()] == [True, True]
+
+
+def test_transactions_that_are_aborted_and_committed(threaded):
+    script = Script(threaded.cluster)
+    with BlockingProducer(threaded.urls, transactional_id="etl") as producer:
+        producer.begin()
+        producer.send("t", b"x")
+        producer.abort()
+        with producer.transaction() as txn:
+            txn.send("t", b"y")
+    assert ends(script) == [(0, False), (1, True)]
 
 
 def test_many_threads_share_a_producer(threaded):

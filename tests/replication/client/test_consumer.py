@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
+from insync.replication import wire
 from insync.replication.client import (
     ClientError,
     Consumer,
@@ -18,11 +20,12 @@ from insync.replication.client import (
     UnknownTopicError,
     _fetcher,
 )
+from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
 from insync.storage.batch import build_batch, crc32c
 
-from .fake_cluster import FakeCluster, Partition, fake_cluster
+from .fake_cluster import FakeCluster, FakeNode, Partition, fake_cluster
 from .faults import disconnect, fail_with
 
 
@@ -207,6 +210,20 @@ async def test_begin_and_end_offsets():
             assert await consumer.beginning_offsets(everything) == {("t", n): n for n in range(4)}
             with pytest.raises(UnknownTopicError, match="t-9"):
                 await consumer.end_offsets([("t", 9)])
+
+
+async def test_current_end_offsets_are_asked_of_the_leader():
+    def current(node: FakeNode, request: Any) -> bool:
+        asked = wire.decode_request(request.kind, request.body).partitions
+        results = [
+            m.ReadIndexResult(topic=at.topic, partition=at.partition, error=0, offset=7) for at in asked
+        ]
+        request.reply(wire.encode(m.ReadIndexResponse(partitions=results)))
+        return True
+
+    async with fake_cluster(t=2) as cluster, Consumer(cluster.urls) as consumer:
+        cluster.nodes[1].script(Kind.READ_INDEX, current)
+        assert await consumer.end_offsets([("t", 1)], isolation="current") == {("t", 1): 7}
 
 
 async def test_unknown_topic_is_told_by_poll(autojump_clock):

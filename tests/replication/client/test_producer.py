@@ -25,6 +25,7 @@ from insync.replication.client import (
 )
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
+from insync.storage.batch import BATCH_OVERHEAD_BYTES, record_overhead_bytes
 
 from .fake_cluster import FakeNode, fake_cluster
 from .faults import (
@@ -105,6 +106,16 @@ async def test_record_above_the_limit_is_refused_with_both_sizes():
             await producer.send("t", bytes(2000))
         with pytest.raises(RecordTooLargeError):
             await producer.send_many("t", [b"x", bytes(2000)])
+
+
+async def test_a_record_that_a_request_could_carry_is_refused_with_the_size_of_the_buffer():
+    """The largest record that fits into a request exactly, and a buffer that has no room for it."""
+    largest = 1000 - BATCH_OVERHEAD_BYTES - record_overhead_bytes(1 << 20, 1 << 20)
+    async with fake_cluster(t=1) as cluster:
+        for length, said in ((largest, "buffer_memory=500"), (largest + 1, "max_request_size=1000")):
+            async with Producer(cluster.urls, max_request_size=1000, buffer_memory=500) as producer:
+                with pytest.raises(RecordTooLargeError, match=said):
+                    await producer.send("t", bytes(length))
 
 
 async def test_text_is_refused():
