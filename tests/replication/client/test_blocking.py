@@ -30,6 +30,7 @@ from insync.replication.client.consumer import put_back, put_back_batches
 from insync.replication.core.messages import Kind
 
 from .faults import drop
+from .patience import PATIENCE
 from .test_transactions import Script, ends
 from .threaded_cluster import ThreadedCluster, threaded_cluster
 
@@ -172,6 +173,12 @@ def test_an_outcome_that_is_known_is_told_after_the_end_too(threaded):
         assert sent.result(30).offset == 0
     assert sent.as_future().result(30).offset == 0
     assert sent.result(30).offset == 0
+
+
+def test_a_poll_that_finds_nothing_ends_with_its_time(threaded):
+    with ThreadPoolExecutor(1) as pool, BlockingConsumer(threaded.urls) as consumer:
+        consumer.assign([("t", 0)])
+        assert pool.submit(consumer.poll, 1).result(PATIENCE) == []
 
 
 def test_pause_and_resume(threaded):
@@ -352,8 +359,10 @@ def test_a_forked_child_is_told_to_open_its_own(threaded):
 
 
 def test_the_hand_over_takes_more_than_it_holds_at_once(threaded):
-    with BlockingProducer(threaded.urls) as producer:
-        deliveries = [producer.send("t", bytes(20_000)) for _ in range(400)]
+    """Who waits for room is woken: an hour is more than the test has."""
+    with ThreadPoolExecutor(1) as pool, BlockingProducer(threaded.urls, max_block_ms=3_600_000) as producer:
+        sending = pool.submit(lambda: [producer.send("t", bytes(20_000)) for _ in range(400)])
+        deliveries = sending.result(PATIENCE)
         assert [each.result(10).offset for each in deliveries] == list(range(400))
 
 

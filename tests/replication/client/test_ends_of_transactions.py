@@ -29,6 +29,7 @@ from insync.storage.batch import build_batch
 
 from .fake_cluster import FakeNode, fake_cluster
 from .faults import answer_when, fail_with
+from .patience import PATIENCE
 from .test_transactions import MEMBER, READ, SILENCE, Clock, Script, at_work, batches, ends, epochs
 
 SMALL = {"buffer_memory": 1_000, "linger_ms": 60_000}
@@ -100,8 +101,9 @@ async def test_many_records_stop_where_their_transaction_ends(autojump_clock: Cl
             producer.begin()
             before = len(cluster.topics["t"][0].values())
             nursery.start_soon(send_many, keys, refused)
-            while not producer._accumulator.pending:
-                await trio.lowlevel.checkpoint()
+            with trio.fail_after(PATIENCE):
+                while not producer._accumulator.pending:
+                    await trio.lowlevel.checkpoint()
             await producer.commit()
             await refused.wait()
             assert 0 < len(cluster.topics["t"][0].values()) - before < 10_000

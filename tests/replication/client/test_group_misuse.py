@@ -127,7 +127,7 @@ MISUSES: list[tuple[str, Callable[[Scene], Awaitable[object]], type[Exception], 
         "the deletion of a group with members",
         lambda scene: scene.admin.delete_group("g"),
         NonEmptyGroupError,
-        "has 1 members.*stop its consumers",
+        "has 1 member; stop its consumers",
     ),
     (
         "the deletion of a group that there is not",

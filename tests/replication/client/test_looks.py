@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 import trio
 import trio.testing
 
+from insync.replication.client import UnknownTopicError
 from insync.replication.client._cluster import Cluster, Leader
 from insync.replication.client._settings import ClientSettings
 from insync.replication.core import messages as m
@@ -91,6 +93,19 @@ async def test_who_asks_during_a_look_waits_for_the_next_one(autojump_clock: tri
         await cluster.refresh()
         assert len(cluster.began) == 2 and cluster.began[1] > asked
         assert trio.current_time() - asked < 10 * TOOK, "it is not looked for at its turn, but now"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_topic_that_two_looks_deny_is_not_waited_for(autojump_clock: trio.testing.MockClock) -> None:
+    async with fake_cluster(2) as fake, trio.open_nursery() as nursery:
+        cluster = Cluster(fake.urls, ClientSettings(), nursery, Security())
+        nursery.start_soon(cluster.run)
+        began = trio.current_time()
+        with pytest.raises(UnknownTopicError):
+            await cluster.topic("t", timeout=10.0)
+        assert sum(node.seen[m.Kind.METADATA] for node in fake.nodes) == 2
+        # One pause, between the two; the clock of the test counts nothing else.
+        assert 0.02 <= trio.current_time() - began <= 0.05
         nursery.cancel_scope.cancel()
 
 

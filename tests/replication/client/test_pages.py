@@ -45,3 +45,10 @@ async def test_a_page_of_a_node_that_is_behind_is_asked_for_again() -> None:
     late = page("a", 1, goes_on=True, revision=4)
     pages = page("a", 0, goes_on=True, revision=5), late, page("a", 1, goes_on=False, revision=5)
     assert await whole(*pages) == ("a", [0, 1])
+
+
+async def test_pages_of_nodes_that_are_behind_are_asked_for_ten_times_and_then_all_anew() -> None:
+    late = page("a", 1, goes_on=True, revision=4)
+    first, second = page("a", 0, goes_on=True, revision=5), page("a", 1, goes_on=False, revision=5)
+    assert await whole(first, *[late] * 10, second) == ("a", [0, 1])
+    assert await whole(first, *[late] * 11, first, second) == ("a", [0, 1])

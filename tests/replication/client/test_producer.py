@@ -126,6 +126,35 @@ async def test_text_is_refused():
         assert cluster.topics["t"][0].values() == [b"x"]
 
 
+async def test_a_batch_that_is_full_does_not_linger(autojump_clock):
+    async with (
+        fake_cluster(nodes=1, t=1) as cluster,
+        Producer(cluster.urls, batch_size=1000, linger_ms=60_000) as producer,
+    ):
+        began = trio.current_time()
+        first = await producer.send("t", bytes(100))
+        with trio.move_on_after(1):
+            await first.wait()
+        assert not first.done and cluster.nodes[0].seen[Kind.PRODUCE] == 0
+        await producer.send("t", bytes(1000))
+        await first.wait()
+        assert trio.current_time() - began == 1
+
+
+async def test_of_many_records_a_batch_that_has_no_room_for_the_next_does_not_linger(autojump_clock):
+    """The next one begins a batch of another partition."""
+    async with (
+        fake_cluster(nodes=1, t=2) as cluster,
+        Producer(cluster.urls, batch_size=1000, linger_ms=60_000) as producer,
+    ):
+        await producer.prepare("t")
+        began = trio.current_time()
+        deliveries = await producer.send_many("t", [bytes(100)] * 10)
+        await deliveries[0].wait()
+        assert trio.current_time() == began
+        assert not deliveries[9].done
+
+
 async def test_full_buffer_makes_send_wait_and_send_nowait_raise(autojump_clock):
     async with fake_cluster(nodes=1, t=1) as cluster:
         node = cluster.nodes[0]

@@ -205,6 +205,19 @@ def test_a_setting_that_is_a_text_is_one(name: str) -> None:
         Producer("mem://x/y", **{name: 5})
 
 
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("tls_certificate", "tls_key and tls_authorities"),
+        ("tls_key", "tls_certificate and tls_authorities"),
+        ("tls_authorities", "tls_certificate and tls_key"),
+    ],
+)
+def test_of_the_files_for_tls_those_that_are_missing_are_named(name: str, missing: str) -> None:
+    with pytest.raises(InvalidSettingError, match=f"tls files: give {missing} too"):
+        Producer("mem://x/y", **{name: "some.pem"})
+
+
 def test_an_error_of_an_argument_is_what_functions_raise_and_what_clients_raise() -> None:
     assert issubclass(InvalidArgumentError, ClientError)
     assert issubclass(InvalidArgumentError, TypeError) and issubclass(InvalidArgumentError, ValueError)
