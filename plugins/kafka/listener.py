@@ -180,16 +180,16 @@ class Link:
         finally:
             self.client.sessions.end_all()
             self._shrink()
-            if self._unsent:
+            try:
+                if not self._unsent:
+                    with trio.move_on_after(1, shield=True):
+                        await self._stream.aclose()
                 self._stream.abort()
-            else:
-                with trio.move_on_after(1, shield=True):
-                    await self._stream.aclose()
-                self._stream.abort()
-            # After the socket: ranges that were in flight are so no more.
-            self._service.gone(self.client)
-            self.client.has_ended()
-            POOL.left()
+            finally:
+                # After the socket: ranges that were in flight are so no more.
+                self._service.gone(self.client)
+                self.client.has_ended()
+                POOL.left()
 
     def abort(self, reason: str) -> None:
         """End at once, with whatever is still to be sent."""

@@ -98,7 +98,8 @@ class TlsStream:
         """See `insync.transport.ByteStream`."""
         try:
             await self._stream.aclose()
-        except (trio.BrokenResourceError, ssl.SSLError):
+        except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError):
+            # Closed: `abort` was first.
             self.abort()
 
     def abort(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +17,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from insync.plugins.kafka.tls import TlsStream, context
 from insync.replication import Node, NodeSettings
 from insync.replication.node import BlockingNode, NodeError
+from insync.transport import Endpoint
 
 from .test_python_clients import PATIENCE
 from .test_python_clients import librdkafka as librdkafka
@@ -173,3 +177,24 @@ async def test_who_does_not_shake_hands_is_sent_away(tmp_path: Path) -> None:
                         pass
                 except trio.BrokenResourceError:
                     pass
+
+
+async def test_a_connection_that_was_aborted_is_closed_like_any_other(tmp_path: Path) -> None:
+    """Closing it again raises nothing: what follows, such as telling the node that the client has gone, is done."""
+    authority = Authority(tmp_path, "authority")
+    certificate, key = authority.issue("node")
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    there.setblocking(False)
+    stream = TlsStream(here, context(str(certificate), str(key), None), Endpoint("kafka+tls", "127.0.0.1:0"))
+    trusted = ssl.create_default_context(cafile=authority.path)
+    client = trio.SSLStream(
+        trio.SocketStream(trio.socket.from_stdlib_socket(there)), trusted, server_hostname="127.0.0.1"
+    )
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.do_handshake)
+            await stream.prepare()
+        stream.abort()
+        await stream.aclose()
+    there.close()
