@@ -15,6 +15,9 @@ MOST_TOLD = 500
 MOST_TEXT = 500
 """Characters of one fact; the log has all of them."""
 
+_LISTS = (list, tuple)
+"""Of ids of nodes or partitions."""
+
 
 class ChangeHistory:
     """Numbers changes from 1 on and forgets the oldest."""
@@ -25,7 +28,9 @@ class ChangeHistory:
 
     def remember(self, event: Event, now: float) -> None:
         """`now`: the wall clock, in seconds since 1970."""
-        # As it is: of the thousands that a failover tells at a time, nobody ever asks for most.
+        # Most as they are: of the thousands that a failover tells at a time, nobody ever asks for most.
+        if not all(map(_is_small, event.facts.values())):
+            event = Event(event.name, {name: _fact(value) for name, value in event.facts.items()})
         self._changes.append((self._next, int(1000 * now), event))
         self._next += 1
 
@@ -45,6 +50,12 @@ class ChangeHistory:
             next_number=start + len(told),
             changes=told,
         )
+
+
+def _is_small(value: object) -> bool:
+    """Kept as it is. Texts of clients, such as a group's name, can be long; an error keeps its frames alive."""
+    kind = type(value)
+    return kind is int or (kind is str and len(value) <= MOST_TEXT) or kind in _LISTS  # type: ignore[arg-type]
 
 
 def _info(number: int, at_ms: int, event: Event) -> ChangeInfo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,6 +85,19 @@ async def test_a_cluster_tells_why_a_leader_changed_once_to_each_who_asks(tmp_pa
 
 def lines(count: int) -> Iterator[Event]:
     return (event("x", at=number) for number in range(count))
+
+
+@pytest.mark.parametrize("fact", ["g" * 30_000, RuntimeError("refused")], ids=["text", "error"])
+def test_large_facts_are_not_kept_until_somebody_asks(fact: object) -> None:
+    """Clients choose some texts, such as names of groups, and an error keeps alive all that its frames name."""
+    history = ChangeHistory()
+    told = event("x", fact=fact, n=1)
+    history.remember(told, 0)
+    kept = weakref.ref(told)
+    del told
+    assert kept() is None
+    facts = history.describe(DescribeChangesRequest(), 1, 7).changes[0].facts
+    assert facts == {"fact": str(fact)[:MOST_TEXT], "n": 1}
 
 
 def times(history: ChangeHistory) -> list[int]:
