@@ -5,6 +5,7 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <stddef.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -27,16 +28,51 @@ static int sleep_while(uint32_t *place, uint32_t value, const struct timespec *u
 
 /* Who waits sleeps while the worker works, so that one processor serves both in turn. Left to itself the scheduler wakes
  * each of the two on another one that is idle, or busy with something else: that takes many times as long as to go on
- * where the caches are warm and the time slice is not over. Both return 0 if the system does not let them.
+ * where the caches are warm and the time slice is not over.
  */
-static int share_processor(isr_handover *h, cpu_set_t *mine)
+
+_Static_assert(sizeof(cpu_set_t) == sizeof ((isr_handover *)0)->wanted, "a set of processors fits");
+
+static void wanted(isr_handover *h, cpu_set_t *set)
 {
-    int processor = sched_getcpu();
-    int32_t worker = LOAD(&h->worker);
-    if (!worker || processor < 0 || processor >= CPU_SETSIZE || sched_getaffinity(0, sizeof *mine, mine) ||
-        CPU_COUNT(mine) < 2)
+    uint64_t words[ISR_PROCESSOR_WORDS];
+    for (int i = 0; i < ISR_PROCESSOR_WORDS; i++)
+        words[i] = LOAD(&h->wanted[i]);
+    memcpy(set, words, sizeof *set);
+}
+
+/* To which processors this thread is bound, and what to ask for to be bound to them again. What a thread asks for is also
+ * a limit to what it gets when its cgroup has more processors later. So if it may use all that its cgroup has, it goes on
+ * asking for all there are. Returns 0 if the system does not tell, or does not let it. */
+static int may_use(isr_handover *h, cpu_set_t *mine)
+{
+    if (sched_getaffinity(0, sizeof *mine, mine))
         return 0;
-    cpu_set_t one;
+    if (!memcmp(h->seen, mine, sizeof *mine))
+        return 1;
+    cpu_set_t all, most;
+    memset(&all, 0xff, sizeof all);
+    if (sched_setaffinity(0, sizeof all, &all))
+        return 0;
+    int is_free = !sched_getaffinity(0, sizeof most, &most) && CPU_EQUAL(&most, mine);
+    uint64_t words[ISR_PROCESSOR_WORDS];
+    memcpy(words, is_free ? &all : mine, sizeof words);
+    for (int i = 0; i < ISR_PROCESSOR_WORDS; i++)
+        STORE(&h->wanted[i], words[i]);
+    memcpy(h->seen, mine, sizeof *mine);
+    return !is_free && sched_setaffinity(0, sizeof *mine, mine) ? 0 : 1;
+}
+
+/* Returns to which processor both are bound now, plus one; 0: to none. */
+static int share_processor(isr_handover *h)
+{
+    int32_t worker = LOAD(&h->worker);
+    cpu_set_t mine, one;
+    if (worker <= 0 || !may_use(h, &mine) || CPU_COUNT(&mine) < 2)
+        return 0;
+    int processor = sched_getcpu();
+    if (processor < 0 || processor >= CPU_SETSIZE)
+        return 0;
     CPU_ZERO(&one);
     CPU_SET(processor, &one);
     if (sched_setaffinity(0, sizeof one, &one))
@@ -49,22 +85,40 @@ static int share_processor(isr_handover *h, cpu_set_t *mine)
 }
 
 /* `bound`: to which processor this thread is, plus one. Whoever has bound it otherwise meanwhile has the last word. */
-static void leave_processor(int bound, const cpu_set_t *mine)
+static void leave_processor(isr_handover *h, int bound)
 {
     cpu_set_t now;
-    if (!sched_getaffinity(0, sizeof now, &now) && CPU_COUNT(&now) == 1 && CPU_ISSET(bound - 1, &now))
-        sched_setaffinity(0, sizeof *mine, mine);
+    if (sched_getaffinity(0, sizeof now, &now) || CPU_COUNT(&now) != 1 || !CPU_ISSET(bound - 1, &now))
+        return;
+    wanted(h, &now);
+    sched_setaffinity(0, sizeof now, &now);
 }
 
 /* For work that nobody waits for. Of two threads that bind and free the worker at once either may be the last: then it
  * works where it may, and not where it would best. */
 static void free_worker(isr_handover *h)
 {
-    cpu_set_t mine;
-    if (LOAD(&h->bound) && !sched_getaffinity(0, sizeof mine, &mine)) {
+    cpu_set_t free;
+    int32_t worker = LOAD(&h->worker);
+    if (LOAD(&h->bound) && worker > 0) {
         STORE(&h->bound, 0);
-        sched_setaffinity(LOAD(&h->worker), sizeof mine, &mine);
+        wanted(h, &free);
+        sched_setaffinity(worker, sizeof free, &free);
     }
+}
+
+void isr_handover_leave(isr_handover *h)
+{
+    cpu_set_t free;
+    wanted(h, &free);
+    if (CPU_COUNT(&free))
+        sched_setaffinity(0, sizeof free, &free);
+}
+
+void isr_handover_end(isr_handover *h)
+{
+    STORE(&h->worker, -1);
+    STORE(&h->bound, 0);
 }
 
 /* The flags of those who sleep are set before the counters are looked at, and the counters before the flags: one of
@@ -84,8 +138,7 @@ void isr_handover_ask(isr_handover *h)
 
 int isr_handover_ask_and_wait(isr_handover *h, int64_t timeout_ns)
 {
-    cpu_set_t mine;
-    int bound = share_processor(h, &mine);
+    int bound = share_processor(h);
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     int64_t ns = until.tv_nsec + timeout_ns;
@@ -105,7 +158,7 @@ int isr_handover_ask_and_wait(isr_handover *h, int64_t timeout_ns)
     }
     STORE(&h->waits, 0);
     if (bound)
-        leave_processor(bound, &mine);
+        leave_processor(h, bound);
     if (!in_time)
         free_worker(h);
     return in_time;

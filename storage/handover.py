@@ -27,7 +27,7 @@ class Handover:
 
         Meanwhile both are bound to the processor of the thread that waits. That thread is free again when this
         returns; the worker when it was late, or when it is asked the next time without anybody who waits. Threads
-        that it starts meanwhile inherit that, and have to free themselves.
+        that it starts meanwhile inherit that; they `leave`.
         """
         return lib.isr_handover_ask_and_wait(self._native, int(seconds * 1e9)) != 0
 
@@ -38,3 +38,11 @@ class Handover:
         call returns at once, and finds nothing left.
         """
         return int(lib.isr_handover_rest(self._native, done))
+
+    def leave(self) -> None:
+        """For a thread that the worker has started: run where the thread that asks may run."""
+        lib.isr_handover_leave(self._native)
+
+    def end(self) -> None:
+        """For the worker, last of all: its thread is bound to nothing any more."""
+        lib.isr_handover_end(self._native)

@@ -203,6 +203,8 @@ class SocketStream(ByteStream):
         """Close the socket, and wake who waits for it. Idempotent; subclasses extend it."""
         if not self.is_closed:
             self.is_closed = True
+            # Whoever asks for bytes hears of it; a socket without its descriptor cannot be waited for.
+            self._drained = False
             trio.lowlevel.notify_closing(self.socket)
             self.socket.close()
 

@@ -24,6 +24,8 @@ from ._sqlite_leases import SeenLease
 from ._values import Compare, Delete, Exists, Missing, Operation, Outcome, Put, ValueIs, VersionIs
 from .errors import MetadataError, StoreBusyError, StoreUnavailableError
 
+FORMAT = 2
+"""Of what is asked and answered; another number for each change of it."""
 LENGTH = struct.Struct("<I")
 DONE, BUSY, FAILED = "done", "busy", "failed"
 PACKAGES = ("insync", "insync.replication", "insync.replication.metadata")
@@ -88,7 +90,13 @@ class _Writing:
         assert self._database is not None, "the first request is to open the store"
         return self._database
 
-    def _open(self, boot: int) -> None:
+    def _open(self, boot: int, form: int = 1) -> None:
+        if form != FORMAT:
+            # This process is started from the files on disk, when the one before it was lost.
+            raise StoreUnavailableError(
+                "the package was replaced while this process ran "
+                f"(requests of form {form}, not {FORMAT}): restart it"
+            )
         self._database = Database(self._path, boot, lambda _: None)
 
     def _commit(

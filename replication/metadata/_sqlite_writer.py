@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 
-from ._sqlite_child import BUSY, DONE, LENGTH, PACKAGES, START, frame
+from ._sqlite_child import BUSY, DONE, FORMAT, LENGTH, PACKAGES, START, frame
 from .errors import StoreClosedError, StoreUnavailableError
 
 _RETRY_SECONDS = 0.002
@@ -74,7 +74,7 @@ class Writer:
             await self._start()
             if self._closed:  # while the process was being started: nobody else would end it
                 raise StoreClosedError("the store was closed before this call began")
-            await self._call("open", (self._boot,), deadline)
+            await self._call("open", (self._boot, FORMAT), deadline)
         except WriterLostError as error:
             raise StoreUnavailableError(str(error)) from error  # nothing was asked of it yet
         except BaseException:

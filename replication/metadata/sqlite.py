@@ -228,7 +228,7 @@ class SqliteStore(MetadataStore):
         check_transaction(compares, operations, session is not None, self.limits)
         engine = self._open_engine()
         own = None if session is None else self._own(session)
-        arguments: tuple[Any, ...] = compares, operations, None if own is None else own.held
+        arguments: tuple[Any, ...] = tuple(compares), tuple(operations), None if own is None else own.held
         if engine.writer is not None:
             place = None if own is None else (own.id, own.held.slot)
             arguments = flat(compares), flat(operations), place

@@ -131,14 +131,14 @@ class LogWriter:
         """None: end the thread when all before it is done."""
         self._done: deque[tuple[list[Told], int]] = deque()
         """What was done, for the event loop to tell."""
+        self._handover = Handover()
         self._beside = SideWorker(
-            f"insync-side-{name}", self._do_beside, self._done_beside, self._died_beside
+            f"insync-side-{name}", self._do_beside, self._done_beside, self._died_beside, self._handover.leave
         )
         self._notes: dict[Lane, list[Told]] = {}
         """What is to be told of the work that is done beside."""
         self._lanes_beside = 0
         self._side_has_died = False
-        self._handover = Handover()
         self._turn = turn()
         self._loop_waits = False
         self._is_much = False
@@ -208,6 +208,7 @@ class LogWriter:
             self.has_failed = True
             self._token.run_sync_soon(self._report, error)
         finally:
+            self._handover.end()
             self._token.run_sync_soon(self._stopped.set)
 
     def _work(self) -> None:

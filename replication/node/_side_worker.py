@@ -8,7 +8,6 @@ time.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -38,7 +37,8 @@ class SideWorker:
     """One thread, which is helped by others while a portion is done. Started and ended by the writer's thread.
 
     `do` is called for each piece of work from any of them, `done` with each portion, in order, `died` with an error
-    that nobody expected, after which nothing is done any more.
+    that nobody expected, after which nothing is done any more. The thread first calls `leave`: it inherits the
+    writer's processors, and that may be bound to one.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class SideWorker:
         do: Callable[[SideWork], None],
         done: Callable[[Sequence[SideWork]], None],
         died: Callable[[Exception], None],
+        leave: Callable[[], None],
     ) -> None:
         self.under_way = 0
         """Number of the latest piece of work that has begun; 0 if none is under way."""
@@ -54,12 +55,12 @@ class SideWorker:
         self._do = do
         self._done = done
         self._died = died
+        self._leave = leave
         self._count = 0
         self._queue: deque[SideWork] = deque()
         self._handover = Handover()
         self._thread: threading.Thread | None = None
         self._ended = False
-        self._processors = os.sched_getaffinity(0)
 
     def submit(self, work: SideWork) -> None:
         """From the writer's thread."""
@@ -76,9 +77,7 @@ class SideWorker:
 
     def _run(self) -> None:
         asked = 0
-        with suppress(OSError):
-            # The writer thread, which has started this one, may be bound to the processor of whoever waits for it.
-            os.sched_setaffinity(0, self._processors)
+        self._leave()
         try:
             while not self._ended:
                 asked = self._handover.rest(asked)

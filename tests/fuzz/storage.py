@@ -26,7 +26,7 @@ _REASONS = {
     reference.BAD_MAGIC: "not a batch",
     reference.BAD_LENGTH: "its length",
     reference.BAD_CRC: "CRC-32C",
-    reference.BAD_HEADER: "offset, count",
+    reference.BAD_HEADER: "its offset, count",
     reference.BAD_RECORD: "its records",
     reference.WRONG_OFFSET: "its base offset",
     reference.WRONG_EPOCH: "its leader epoch",

@@ -98,7 +98,7 @@ def test_a_credit_that_is_not_checked_is_found(tmp_path: Path, monkeypatch: pyte
 def test_a_decoder_that_lets_its_own_errors_out_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_codec, "_decode", lambda decoders, what, kind, body: decoders[kind].decode(body))
+    monkeypatch.setattr(_codec, "_undecoded", lambda decoders, what, kind, error: error)
     expect_a_finding(tmp_path, "requests_decoder")
 
 

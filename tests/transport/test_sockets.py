@@ -2,9 +2,10 @@
 
 import socket
 
+import pytest
 import trio
 
-from insync.transport import URL, Capabilities
+from insync.transport import URL, Capabilities, LinkClosed
 from insync.transport.sockets import QUANTUM, SocketStream
 
 
@@ -53,6 +54,23 @@ async def test_what_is_there_is_not_waited_for():
     assert bytes(buffer) == b"56789"
     await stream.aclose()
     there.close()
+
+
+async def test_a_stream_that_is_closed_says_so_to_whoever_asks_for_bytes():
+    """However many were closed before in this event loop: a socket without its descriptor is not waited for."""
+    buffer = memoryview(bytearray(5))
+    for _ in range(2):
+        here, there = socket.socketpair()
+        here.setblocking(False)
+        stream = SocketStream(here, Capabilities(), URL("test", "a"), URL("test", "b"))
+        assert stream.receive_now(buffer) == -1 and stream.is_drained
+        stream.abort()
+        there.close()
+        with pytest.raises(LinkClosed):
+            if stream.is_drained:
+                await stream.until_readable(1)
+            else:
+                stream.receive_now(buffer)
 
 
 def test_a_stream_that_receives_in_a_way_of_its_own_is_asked_for_it():

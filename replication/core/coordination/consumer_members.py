@@ -32,6 +32,8 @@ from .timers import Timers
 
 Place = tuple[str, str]
 """A group and a member of it."""
+LATE = "it did not release its partitions in time"
+"""Why a member is fenced whose revocation took too long."""
 SESSION, REVOCATION, PARKED = "session", "revocation", "parked"
 JOIN_DUE, SYNC_DUE = "mixed-join", "mixed-sync"
 """When a member of the classic protocol must have joined again, or synced."""
@@ -171,7 +173,7 @@ class ConsumerMembers:
         if beat.member_epoch in (LEAVE, LEAVE_STATIC):
             return self._leave(request_id, beat, state, draft, context)
         fenced = place in self._fenced and beat.member_epoch != JOIN
-        refuse_if(fenced, ErrorCode.FENCED_MEMBER_EPOCH, "it did not release its partitions in time")
+        refuse_if(fenced, ErrorCode.FENCED_MEMBER_EPOCH, LATE)
         rebalance(draft, context, admit(draft, beat, context) or moved)
         stepped = advance(draft, beat.member_id, owned_by(beat), context)
         full = beat.owned is not None and beat.rebalance_timeout_ms > 0
@@ -321,7 +323,7 @@ class ConsumerMembers:
         try:
             check_member(state, beat.member_id, beat.instance_id)
             fenced = (beat.group, beat.member_id) in self._fenced
-            refuse_if(fenced, ErrorCode.FENCED_MEMBER_EPOCH, "it did not release its partitions in time")
+            refuse_if(fenced, ErrorCode.FENCED_MEMBER_EPOCH, LATE)
         except GroupRefusal as refused:
             body = ConsumerGroupHeartbeatResponse(error=refused.error, message=refused.message)
             reply = Reply(request_id=parked.request_id, body=body, groups=frozenset({beat.group}))

@@ -268,7 +268,8 @@ class Replica:
             self._open = False
             self.failure = (
                 f"the log of {self.partition} was reopened with its end at {event.log_end_offset}, but had reached "
-                f"{self.log.least_end}: restart the node, which then copies it from the leader"
+                f"{self.log.least_end}: move its folder aside and restart the node, which then copies it from "
+                "the leader"
             )
             return
         # What this process knows to be committed is more than what it had written down of it.

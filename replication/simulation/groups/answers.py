@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.coordination import group_messages as gm
 from ...core.coordination import records as r
+from ...core.coordination.consumer_members import LATE
 from ...core.coordination.shard_events import Entry
 from ...core.errors import ErrorCode
 from ..errors import require
@@ -53,7 +54,7 @@ class Answers(Facts):
 
     def _check_fence(self, broker: Broker, message: Any, reply: Any) -> None:
         """G8: who is put out for what it did not let go has had its time for that."""
-        if not isinstance(message, gm.ConsumerGroupHeartbeatRequest) or "did not let" not in reply.message:
+        if not isinstance(message, gm.ConsumerGroupHeartbeatRequest) or reply.message != LATE:
             return
         place = message.group, message.member_id
         pending, since = self._pending_since.get(place, ((), self.world.now))

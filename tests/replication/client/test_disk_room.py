@@ -95,7 +95,8 @@ async def test_of_a_node_that_does_not_say_nothing_is_assumed() -> None:
 async def test_a_node_tells_its_room_and_a_move_beyond_it_is_not_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Node(settings(tmp_path, 1)) as first, Node(settings(tmp_path, 2)):  # noqa: SIM117 - order
+    one, two = (settings(tmp_path, node_id, session_timeout_ms=60_000) for node_id in (1, 2))
+    async with Node(one) as first, Node(two):  # noqa: SIM117 - order
         async with Admin(first.endpoints) as admin, Producer(first.endpoints) as producer:
             await admin.create_topic("t", partitions=1, replication_factor=1)
             await (await producer.send("t", b"x" * 1000)).wait()

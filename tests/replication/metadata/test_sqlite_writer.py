@@ -35,7 +35,7 @@ from insync.replication.metadata import (
     ValueIs,
     VersionIs,
 )
-from insync.replication.metadata._sqlite_child import flat, unflat
+from insync.replication.metadata._sqlite_child import FAILED, FORMAT, _Writing, flat, unflat
 from insync.replication.metadata._sqlite_leases import boot_id
 from insync.replication.metadata._sqlite_writer import Writer
 
@@ -194,6 +194,14 @@ def test_what_goes_to_it_arrives_as_it_was() -> None:
     assert {type(each) for each in items} == {*get_args(Compare), *get_args(Operation)}
     assert unflat(flat(items)) == items
     assert unflat(pickle.loads(pickle.dumps(flat(items)))) == items
+
+
+def test_a_process_of_another_version_refuses_what_it_is_asked(path: Path) -> None:
+    """It is started from the files on disk, which may have been replaced while the node ran."""
+    for others in ((), (FORMAT + 1,)):
+        outcome, error = _Writing(str(path)).attempt("open", (1, *others))
+        assert outcome == FAILED and isinstance(error, StoreUnavailableError)
+        assert "the package was replaced while this process ran" in str(error) and "restart it" in str(error)
 
 
 async def test_a_held_lock_is_waited_for_and_told(path: Path) -> None:

@@ -123,6 +123,8 @@ async def test_work_beside_is_not_bound_to_where_the_writer_was() -> None:
         missing("one processor only")
     found: list[set[int]] = []
     async with bench() as it:
+        # It has begun; then it is waited for.
+        assert it.writer._handover.ask_and_wait(10) and it.writer._handover.ask_and_wait(10)
         bind = partial(os.sched_setaffinity, 0, {min(processors)})
         it.writer.submit(CallWork(it.lanes["a"], bind, lambda _: None))
         it.call(it.lanes["b"], "epoch of b", lambda: found.append(os.sched_getaffinity(0)))
