@@ -18,6 +18,10 @@ from .login import Login
 if TYPE_CHECKING:
     from .core.sessions import Sessions
 
+NOT_ALLOWED = (
+    "this client may not administer: it needs a rule with admin in `allow` of the nodes, or of the user"
+)
+
 
 @attrs.frozen(kw_only=True)
 class Options:

@@ -33,9 +33,9 @@ class ZookeeperAddress:
     def parse(cls, url: str) -> Self:
         """Read a store URL. Raises `InvalidStoreUrlError`."""
         parts = _URL.fullmatch(url)
-        if parts is None or parts["rest"] or not (hosts := parts["netloc"].rpartition("@")[2]):
+        user, _, hosts = parts["netloc"].rpartition("@") if parts else ("", "", "")
+        if not parts or parts["rest"] or not hosts:
             raise InvalidStoreUrlError(f"{_hidden(url)!r}: a ZooKeeper store's URL is {_FORM}")
-        user = parts["netloc"].rpartition("@")[0]
         if user and ":" not in user:
             raise InvalidStoreUrlError(
                 f"{_hidden(url)!r} names a user without a password; the form is {_FORM}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from insync.replication.node.authorisation import Operation
 
-from ..client import Client
+from ..client import NOT_ALLOWED, Client
 from ..protocol import Struct, message
 from ..protocol.apis import Api, KafkaError
 from .table import Offer
@@ -22,10 +22,7 @@ _WHY = "ACLs are not supported: set rules for the nodes (`allow`) or for users (
 def _refusal(client: Client) -> tuple[int, str]:
     if client.may(Operation.ADMIN):
         return KafkaError.SECURITY_DISABLED, _WHY
-    return (
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        "this client may not administer: it needs a rule with admin in `allow` of the nodes, or of the user",
-    )
+    return KafkaError.CLUSTER_AUTHORIZATION_FAILED, NOT_ALLOWED
 
 
 async def describe(client: Client, request: Struct, version: int) -> Struct:

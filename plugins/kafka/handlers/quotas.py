@@ -8,7 +8,7 @@ from insync.replication.core.control.records import QuotaRecord
 from insync.replication.core.errors import ErrorCode
 from insync.replication.node.authorisation import Operation
 
-from ..client import Client
+from ..client import NOT_ALLOWED, Client
 from ..protocol import Struct, message
 from ..protocol.apis import Api, KafkaError
 from .table import Offer
@@ -20,9 +20,6 @@ _TYPES = {"user": USER, "client-id": CLIENT_ID}
 _NAMES = {ours: theirs for theirs, ours in _TYPES.items()}
 _EXACT, _DEFAULT, _ANY = range(3)
 _RATES = (PRODUCER, CONSUMER)
-_NOT_ALLOWED = (
-    "this client may not administer: it needs a rule with admin in `allow` of the nodes, or of the user"
-)
 
 
 class _RefusedError(Exception):
@@ -35,7 +32,7 @@ async def describe(client: Client, request: Struct, version: int) -> Struct:
     if not client.may(Operation.ADMIN):
         answer.entries = None
         answer.error_code = KafkaError.CLUSTER_AUTHORIZATION_FAILED
-        answer.error_message = _NOT_ALLOWED
+        answer.error_message = NOT_ALLOWED
         return answer
     await seen(client)
     try:
@@ -102,7 +99,7 @@ async def _alter(client: Client, entry: Struct, *, validate_only: bool) -> tuple
     except _RefusedError as error:
         return ErrorCode.INVALID_REQUEST, str(error)
     if not client.may(Operation.ADMIN):
-        return KafkaError.CLUSTER_AUTHORIZATION_FAILED, _NOT_ALLOWED
+        return KafkaError.CLUSTER_AUTHORIZATION_FAILED, NOT_ALLOWED
     if validate_only:
         return ErrorCode.NONE, ""
     done = await ask_controller(client, change)

@@ -15,7 +15,7 @@ from . import records as r
 from .classic_state import CONSUMER_PROTOCOL, ClassicMember
 from .consumer_context import Context
 from .consumer_group import advance, after_removal, check_member, forget, rebalance
-from .consumer_members import JOIN_DUE, SYNC_DUE, ConsumerMembers
+from .consumer_members import JOIN_DUE, LATE, SYNC_DUE, ConsumerMembers
 from .decisions import Decision, Reply
 from .embedded import EmbeddedSubscription, as_partitions, decode_subscription
 from .group_moves import described, embedded_assignment, goes_down, ids_of, move_down
@@ -93,7 +93,7 @@ class MixedMembers:
         if self._consumers.is_fenced(group, member_id):
             # It may come late, but not with what it was to let go: that would have no end.
             kept = owned & r.as_set(state.current(member_id).pending)
-            refuse_if(bool(kept), ErrorCode.UNKNOWN_MEMBER_ID, "it did not release its partitions in time")
+            refuse_if(bool(kept), ErrorCode.UNKNOWN_MEMBER_ID, LATE)
         rebalance(draft, context, why)
         advance(draft, member_id, owned, context)
         body = gm.JoinGroupResponse(
