@@ -26,6 +26,35 @@ static int sleep_while(uint32_t *place, uint32_t value, const struct timespec *u
     return errno;
 }
 
+/* What sched_setattr takes, in the form that every system with that call knows. */
+typedef struct {
+    uint32_t size;
+    uint32_t policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime;
+    uint64_t deadline;
+    uint64_t period;
+} scheduling;
+
+/* Nanoseconds. Linux 6.12 and later has a thread that asks for shorter slices begin when it is woken, in the place of the one
+ * that runs on its processor. */
+#define SHORT_SLICE 100000
+#define USUAL_SLICE 0
+
+/* The slices of this thread from now on; systems before that take no notice. */
+static void ask_for_slice(uint64_t ns)
+{
+    scheduling mine;
+    memset(&mine, 0, sizeof mine);
+    if (syscall(SYS_sched_getattr, 0, &mine, sizeof mine, 0) || (mine.policy != SCHED_OTHER && mine.policy != SCHED_BATCH))
+        return;
+    mine.size = sizeof mine;
+    mine.runtime = ns;
+    syscall(SYS_sched_setattr, 0, &mine, 0);
+}
+
 /* Who waits sleeps while the worker works, so that one processor serves both in turn. Left to itself the scheduler wakes
  * each of the two on another one that is idle, or busy with something else: that takes many times as long as to go on
  * where the caches are warm and the time slice is not over.
@@ -63,8 +92,8 @@ static int may_use(isr_handover *h, cpu_set_t *mine)
     return !is_free && sched_setaffinity(0, sizeof *mine, mine) ? 0 : 1;
 }
 
-/* Returns to which processor both are bound now, plus one; 0: to none. */
-static int share_processor(isr_handover *h)
+/* Binds the worker to the processor on which this thread runs. Returns that one, plus one; 0: the worker is bound to none. */
+static int lend_processor(isr_handover *h)
 {
     int32_t worker = LOAD(&h->worker);
     cpu_set_t mine, one;
@@ -73,15 +102,25 @@ static int share_processor(isr_handover *h)
     int processor = sched_getcpu();
     if (processor < 0 || processor >= CPU_SETSIZE)
         return 0;
-    CPU_ZERO(&one);
-    CPU_SET(processor, &one);
-    if (sched_setaffinity(0, sizeof one, &one))
-        return 0;
     if (LOAD(&h->bound) != processor + 1) {
+        CPU_ZERO(&one);
+        CPU_SET(processor, &one);
         STORE(&h->bound, processor + 1);
         sched_setaffinity(worker, sizeof one, &one);
     }
     return processor + 1;
+}
+
+/* Before this thread sleeps: whoever wakes it does so on the processor that it has lent. Returns `lent`; 0: it may be woken
+ * anywhere. */
+static int stay(int lent)
+{
+    cpu_set_t one;
+    if (!lent || sched_getcpu() != lent - 1)
+        return 0;
+    CPU_ZERO(&one);
+    CPU_SET(lent - 1, &one);
+    return sched_setaffinity(0, sizeof one, &one) ? 0 : lent;
 }
 
 /* `bound`: to which processor this thread is, plus one. Whoever has bound it otherwise meanwhile has the last word. */
@@ -113,6 +152,7 @@ void isr_handover_leave(isr_handover *h)
     wanted(h, &free);
     if (CPU_COUNT(&free))
         sched_setaffinity(0, sizeof free, &free);
+    ask_for_slice(USUAL_SLICE);
 }
 
 void isr_handover_end(isr_handover *h)
@@ -138,15 +178,18 @@ void isr_handover_ask(isr_handover *h)
 
 int isr_handover_ask_and_wait(isr_handover *h, int64_t timeout_ns)
 {
-    int bound = share_processor(h);
+    int lent = lend_processor(h), bound = 0;
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     int64_t ns = until.tv_nsec + timeout_ns;
     until.tv_sec += ns / 1000000000;
     until.tv_nsec = ns % 1000000000;
-    STORE(&h->waits, 1);
     ask(h);
+    if (LOAD(&h->done) == LOAD(&h->asked))
+        return 1;
     int in_time = 1;
+    bound = stay(lent);
+    STORE(&h->waits, 1);
     for (;;) {
         uint32_t done = LOAD(&h->done);
         if (done == LOAD(&h->asked))
@@ -166,8 +209,10 @@ int isr_handover_ask_and_wait(isr_handover *h, int64_t timeout_ns)
 
 uint32_t isr_handover_rest(isr_handover *h, uint32_t done)
 {
-    if (!LOAD(&h->worker))
+    if (!LOAD(&h->worker)) {
+        ask_for_slice(SHORT_SLICE);
         STORE(&h->worker, (int32_t)syscall(SYS_gettid));
+    }
     STORE(&h->done, done);
     if (LOAD(&h->waits))
         wake(&h->done);

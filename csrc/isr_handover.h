@@ -21,8 +21,9 @@ typedef struct {
 /* Any thread: asks once more, and wakes the worker, on whatever processor the asking thread may use. */
 void isr_handover_ask(isr_handover *h);
 
-/* The same, then waits until all that was asked is done: 1, or 0 if that takes longer than timeout_ns. Meanwhile both
- * threads are bound to one processor; the worker stays so until it is asked by isr_handover_ask, or is late. */
+/* The same, then waits until all that was asked is done: 1, or 0 if that takes longer than timeout_ns. The worker is bound
+ * to the processor of this thread, until it is asked by isr_handover_ask or is late. This thread is bound to it only if, and
+ * while, it has to sleep: mostly the worker begins in its place, and it goes on when all is done. */
 int isr_handover_ask_and_wait(isr_handover *h, int64_t timeout_ns);
 
 /* The worker: all up to `done` is done. Returns what has been asked as soon as that is more. */

@@ -25,9 +25,10 @@ class Handover:
     def ask_and_wait(self, seconds: float) -> bool:
         """The same, and wait until the worker has done all that it was asked for; False if it needs longer.
 
-        Meanwhile both are bound to the processor of the thread that waits. That thread is free again when this
-        returns; the worker when it was late, or when it is asked the next time without anybody who waits. Threads
-        that it starts meanwhile inherit that; they `leave`.
+        Meanwhile the worker is bound to the processor of the thread that waits, and mostly begins in its place.
+        The thread that waits is bound to it only while it sleeps. The worker is free again when it was late, or
+        when it is asked the next time without anybody who waits. Threads that it starts meanwhile inherit that;
+        they `leave`.
         """
         return lib.isr_handover_ask_and_wait(self._native, int(seconds * 1e9)) != 0
 

@@ -1,7 +1,4 @@
-"""End to end: one producer, three node processes, replication factor 3, acks=all, idempotent.
-
-The floor and each run write to files of their own, which go afterwards, and find the machine alike: see `settle`.
-"""
+"""End to end: one producer, three node processes, replication factor 3, acks=all, idempotent."""
 
 from __future__ import annotations
 
@@ -20,17 +17,14 @@ from insync.replication.client.delivery import Delivery
 
 from ..processes import cluster
 from . import _floor
-from ._page_cache import settle
 from ._processor import seconds_of
 from .report import Result, against, at_least, at_most
 
 MIB = 1 << 20
-PARTITIONS = REPLICAS = 3
+PARTITIONS = 3
 ROUNDS = 3
 RATE = 1_000
 CHUNK = 2000
-NAMED = str.maketrans(" ,", "--")
-"""Of a figure to the name of its topic."""
 
 
 async def produce(servers: list[str], topic: str, size: int, total: int, options: dict[str, int]) -> float:
@@ -74,12 +68,7 @@ async def latency(servers: list[str], topic: str, count: int) -> list[float]:
 
 async def _create(servers: list[str], topic: str) -> None:
     async with Admin(servers) as admin:
-        await admin.create_topic(topic, partitions=PARTITIONS, replication_factor=REPLICAS)
-
-
-async def _delete(servers: list[str], topic: str) -> None:
-    async with Admin(servers) as admin:
-        await admin.delete_topic(topic)
+        await admin.create_topic(topic, partitions=PARTITIONS, replication_factor=3)
 
 
 def run(*, smoke: bool) -> Sequence[Result]:
@@ -99,15 +88,10 @@ def run(*, smoke: bool) -> Sequence[Result]:
         with cluster(folder) as nodes:
             servers = [node.endpoint for node in nodes]
             trio.run(_create, servers, "bench")
-            for number in range(rounds):
-                settle(folder, REPLICAS * big)
+            for _ in range(rounds):
                 floors.append(_floor.measure(folder, big, 512 << 10))
                 for figure, size, total, options in runs:
-                    topic = f"{figure.translate(NAMED)}-{number}"
-                    trio.run(_create, servers, topic)
-                    settle(folder, REPLICAS * total)
-                    rate = trio.run(produce, servers, topic, size, total, options)
-                    trio.run(_delete, servers, topic)
+                    rate = trio.run(produce, servers, "bench", size, total, options)
                     figures.setdefault(figure, []).append(rate)
             processes = [os.getpid(), *(node.process.pid for node in nodes)]
             before = seconds_of(processes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import shutil
@@ -127,15 +128,45 @@ def processors() -> Iterator[set[int]]:
     os.sched_setaffinity(0, PROCESSORS)
 
 
+def is_bound_at_most_there(worker: Worker) -> bool:
+    """Whoever waits is bound while it sleeps, to the processor of the worker; that may begin before it sleeps, or
+    in its place.
+    """
+    return all(lent in (mine, PROCESSORS) for mine, lent in zip(worker.processors, worker.lent, strict=True))
+
+
 def test_whoever_waits_lends_the_worker_its_processor(processors: set[int]) -> None:
     with working() as worker:
         for number in range(20):
             worker.given.append(number)
             assert worker.handover.ask_and_wait(10)
             assert os.sched_getaffinity(0) == processors
-    assert worker.processors == worker.lent
     assert [len(each) for each in worker.processors] == [1] * 20
+    assert is_bound_at_most_there(worker)
     assert set().union(*worker.processors) <= processors
+
+
+def test_whoever_sleeps_meanwhile_does_so_on_the_processor_of_the_worker(processors: set[int]) -> None:
+    """Else it would be woken on another one."""
+    asker = threading.get_native_id()
+    seen: list[set[int]] = []
+    with working() as worker:
+        worker.hold.clear()
+        worker.given.append(1)
+
+        def look() -> None:
+            until = time.monotonic() + 10
+            while len(bound := os.sched_getaffinity(asker)) > 1 and time.monotonic() < until:
+                time.sleep(0.001)
+            seen.append(bound)
+            worker.hold.set()
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        assert worker.handover.ask_and_wait(20)
+        thread.join(10)
+        assert os.sched_getaffinity(0) == processors
+    assert seen == worker.processors
 
 
 def test_the_worker_follows_whoever_waits_for_it(processors: set[int]) -> None:
@@ -149,8 +180,8 @@ def test_the_worker_follows_whoever_waits_for_it(processors: set[int]) -> None:
             os.sched_setaffinity(0, processors)
             worker.given.append(number)
             assert worker.handover.ask_and_wait(10)
-    assert worker.processors == worker.lent
     assert [len(each) for each in worker.processors] == [1] * 21
+    assert is_bound_at_most_there(worker)
 
 
 def test_work_that_nobody_waits_for_is_done_on_any_processor(processors: set[int]) -> None:
@@ -199,6 +230,45 @@ def test_who_is_bound_otherwise_meanwhile_stays_so(processors: set[int]) -> None
         assert worker.handover.ask_and_wait(10)
         thread.join(10)
     assert os.sched_getaffinity(0) == kept
+
+
+def _slice_ns() -> int:
+    """How long this thread asks to run at a time; 0 where the system does not say so."""
+    number = {"x86_64": 315, "aarch64": 275}.get(os.uname().machine)
+    if number is None:
+        missing(f"the number of sched_getattr on {os.uname().machine}")
+    told = (ctypes.c_uint64 * 6)()
+    if ctypes.CDLL(None, use_errno=True).syscall(number, 0, told, ctypes.sizeof(told), 0):
+        missing(f"sched_getattr is refused: {os.strerror(ctypes.get_errno())}")
+    return told[3]
+
+
+def test_the_worker_asks_for_short_slices_and_what_it_starts_does_not() -> None:
+    """So that it begins in the place of whoever asks it (Linux 6.12 and later)."""
+    usual = _slice_ns()
+    if not usual:
+        missing("Linux 6.12: older systems know no slices of single threads")
+    slices: list[int] = []
+
+    def started(handover: Handover) -> None:
+        slices.append(_slice_ns())
+        handover.leave()
+        slices.append(_slice_ns())
+
+    def run(handover: Handover) -> None:
+        handover.rest(handover.rest(0))
+        thread = threading.Thread(target=started, args=(handover,))
+        thread.start()
+        thread.join(10)
+
+    handover = Handover()
+    worker = threading.Thread(target=run, args=(handover,))
+    worker.start()
+    handover.ask()
+    while worker.is_alive():
+        handover.ask()
+        worker.join(0.001)
+    assert slices == [100_000, usual] and _slice_ns() == usual < 100_000_000
 
 
 @pytest.fixture(scope="module")
