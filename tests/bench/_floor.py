@@ -37,7 +37,7 @@ def _lead(folder: str, total: int, block_size: int, result: Connection) -> None:
     inbound = socket.create_server(("127.0.0.1", 0))
     outbound = socket.create_server(("127.0.0.1", 0))
     followers = [
-        context.Process(target=_follow, args=(outbound.getsockname()[1], f"{folder}/follower-{n}", total))
+        context.Process(target=follow, args=(outbound.getsockname()[1], f"{folder}/follower-{n}", total))
         for n in range(2)
     ]
     sender = context.Process(target=_send, args=(inbound.getsockname()[1], total, block_size))
@@ -46,8 +46,8 @@ def _lead(folder: str, total: int, block_size: int, result: Connection) -> None:
     links = [outbound.accept()[0] for _ in followers]
     source = inbound.accept()[0]
     log = os.open(f"{folder}/leader", os.O_CREAT | os.O_RDWR | os.O_TRUNC)
-    written = _Watermark()
-    senders = [threading.Thread(target=_forward, args=(link, log, written, total)) for link in links]
+    written = Watermark()
+    senders = [threading.Thread(target=forward, args=(link, log, written, total)) for link in links]
     start = time.perf_counter()
     for thread in senders:
         thread.start()
@@ -66,7 +66,7 @@ def _lead(folder: str, total: int, block_size: int, result: Connection) -> None:
         process.join()
 
 
-class _Watermark:
+class Watermark:
     def __init__(self) -> None:
         self.value = 0
         self._changed = threading.Condition()
@@ -82,7 +82,7 @@ class _Watermark:
             return self.value
 
 
-def _forward(link: socket.socket, log: int, written: _Watermark, total: int) -> None:
+def forward(link: socket.socket, log: int, written: Watermark, total: int) -> None:
     offset = 0
     while offset < total:
         end = written.wait_above(offset)
@@ -90,13 +90,15 @@ def _forward(link: socket.socket, log: int, written: _Watermark, total: int) -> 
             offset += os.sendfile(link.fileno(), log, offset, min(end - offset, BLOCK))
 
 
-def _follow(port: int, path: str, total: int) -> None:
+def follow(port: int, path: str, total: int) -> None:
     link = socket.create_connection(("127.0.0.1", port))
     log = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
     buffer = memoryview(bytearray(BLOCK))
     received = 0
     while received < total:
         count = link.recv_into(buffer)
+        if not count:
+            return
         os.write(log, buffer[:count])
         received += count
     link.sendall(b"k")

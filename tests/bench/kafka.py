@@ -1,11 +1,14 @@
 """Kafka's clients at three nodes of ours and at three brokers of Kafka, in turn, replication factor 3; what the
 codec and the gateway themselves cost. Needs Java, Maven and confluent-kafka.
 
+Each run that writes has a topic of its own, which is deleted after it, and finds the machine as all the others do.
+
 A figure that cannot be measured ends the run with what was wrong: none is left out.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
@@ -24,11 +27,13 @@ from ..interop.kafka import Java, resolve
 from ..plugins.kafka.conftest import Cluster, running_cluster
 from . import _kafka_codec
 from . import cluster as native
+from ._far_end import far_process
 from ._kafka_clients import (
     at,
     consume,
     consumer_perf_test,
     create,
+    delete,
     end_to_end,
     latency,
     leader_of,
@@ -40,6 +45,7 @@ from ._kafka_clients import (
 )
 from ._kafka_fetches import seconds_a_gib
 from ._kafka_gateway import costs, metadata_cost
+from ._page_cache import settle
 from ._processor import resident, seconds_of, share_of
 from .report import Result, against, at_least, at_most, interleaved, within
 
@@ -52,6 +58,12 @@ METADATA_PARTITIONS = 10_000
 CODEC_BAR = 2.0
 """Times what each message took, beside `struct`, when the codec was designed."""
 CONNECTIONS = 1000
+PARTITIONS, REPLICAS = 6, 3
+AS_TOOLS = ("-Xmx512M", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+"""How the scripts of Kafka's tools start Java. Compiled only as far as short programs need it (`Java.options`), its
+producer takes twice the processor time."""
+SOON = "log.segment.delete.delay.ms=1000\n"
+"""Kafka keeps the files of a deleted topic for a minute by default, and with them the memory that holds them."""
 LARGE = ("acks=all", "batch.size=524288", "linger.ms=20", "buffer.memory=67108864")
 DEFAULTS = ("acks=all",)
 OWN = {"batch_size": 512 << 10, "linger_ms": 20, "max_request_size": 1 << 20, "buffer_memory": 64 << 20}
@@ -69,12 +81,34 @@ class Side:
     native: tuple[str, ...] = ()
 
 
+class Topics:
+    """A new topic for each run that writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers = itertools.count()
+
+    @contextmanager
+    def new(self, side: Side, size: int) -> Iterator[str]:
+        """Its name; `size` bytes are about to be written. It is deleted when the block is left."""
+        topic = f"run-{next(self._numbers)}"
+        create(side.servers, topic, PARTITIONS)
+        self.settle(size)
+        yield topic
+        delete(side.servers, topic)
+
+    def settle(self, size: int) -> None:
+        settle(self._folder, REPLICAS * size)
+
+
 @contextmanager
 def both(java: Java, folder: Path) -> Iterator[tuple[Side, Side]]:
     """Ours, and Kafka's, with heaps as operators of small machines give them."""
     with ExitStack() as stack:
         ours = stack.enter_context(running_cluster())
-        theirs = stack.enter_context(brokers(attrs.evolve(java, options=()), folder / "kafka", heap="1g"))
+        theirs = stack.enter_context(
+            brokers(attrs.evolve(java, options=()), folder / "kafka", heap="1g", more=SOON)
+        )
         yield Side(ours.servers, ours.pids, ours.native), Side(theirs.servers, theirs.pids)
 
 
@@ -88,9 +122,9 @@ def in_turn(rounds: int, measure: Callable[[Side], float], ours: Side, theirs: S
 
 
 def run(*, smoke: bool) -> list[Result]:
-    """All figures; about ten minutes on four quiet cores. smoke: small, to show that it runs."""
+    """All figures; about twelve minutes on four quiet cores. smoke: small, to show that it runs."""
     rounds, scale = (1, 50) if smoke else (3, 1)
-    java = Java(resolve(TOOLS, online=True))
+    java = Java(resolve(TOOLS, online=True), AS_TOOLS)
     made, fetched = costs(20 if smoke else 500)
     results = [
         within(name, taken, "us", floor, CODEC_BAR * designed)
@@ -102,11 +136,13 @@ def run(*, smoke: bool) -> list[Result]:
         at_most("metadata of 10,000 partitions", metadata_cost(METADATA_PARTITIONS, 20), "ms", 3.0),
     ]
     with tempfile.TemporaryDirectory() as name, both(java, Path(name)) as (ours, theirs):
+        topics = Topics(Path(name))
         for side in (ours, theirs):
-            create(side.servers, "bench", 6)
-            create(side.servers, "small", 6)
             create(side.servers, "late", 1)
-        results += _throughput(java, rounds, scale, ours, theirs)
+        results += _throughput(java, topics, rounds, scale, ours, theirs)
+        for side in (ours, theirs):
+            create(side.servers, "bench", PARTITIONS)
+            perf_test(java, side.servers, "bench", 400_000 // scale, 1024, *LARGE)
         results += _reading(java, Path(name), rounds, scale, ours, theirs)
         results += _latency(60 if smoke else 3000, rounds, ours, theirs)
         results += _idle(ours, 50 if smoke else CONNECTIONS, 2.0 if smoke else 20.0)
@@ -114,24 +150,29 @@ def run(*, smoke: bool) -> list[Result]:
     return results
 
 
-def _throughput(java: Java, rounds: int, scale: int, ours: Side, theirs: Side) -> list[Result]:
+def _throughput(
+    java: Java, topics: Topics, rounds: int, scale: int, ours: Side, theirs: Side
+) -> list[Result]:
     results = []
     for title, settings, bar in (("512 KiB batches", LARGE, 1.0), ("defaults", DEFAULTS, 0.5)):
-        count = (400_000 if settings is LARGE else 200_000) // scale
+        count = (1_000_000 if settings is LARGE else 400_000) // scale
 
         def perf(side: Side, count: int = count, settings: tuple[str, ...] = settings) -> float:
-            return perf_test(java, side.servers, "bench", count, 1024, *settings)
+            with topics.new(side, count * 1024) as topic:
+                return perf_test(java, side.servers, topic, count, 1024, *settings)
 
         pair = in_turn(rounds, perf, ours, theirs)
         results.append(against(f"producer-perf-test, 1 KiB, {title}", *_apart(pair, "MB/s", bar)))
         if settings is LARGE:
-            results += _beside_ours(perf, count * 1024, rounds, (256 << 20) // scale, ours)
+            results += _beside_ours(java, topics, count, rounds, (512 << 20) // scale, ours)
     used = {ours: 0.0, theirs: 0.0}
 
     def small(side: Side) -> float:
-        before = seconds_of(side.pids)
-        rate = produce(side.servers, "small", 1_000_000 // scale, 100, acks="all")
-        used[side] += seconds_of(side.pids) - before
+        count = 1_000_000 // scale
+        with topics.new(side, count * 100) as topic:
+            before = seconds_of(side.pids)
+            rate = produce(side.servers, topic, count, 100, acks="all")
+            used[side] += seconds_of(side.pids) - before
         return rate
 
     pair = in_turn(rounds, small, ours, theirs)
@@ -142,40 +183,51 @@ def _throughput(java: Java, rounds: int, scale: int, ours: Side, theirs: Side) -
     return results
 
 
-def _beside_ours(
-    perf: Callable[[Side], float], size: int, rounds: int, total: int, ours: Side
-) -> list[Result]:
-    """Kafka's producer, which sends `size` bytes, at our nodes, beside our own one there, which sends `total`.
+def _beside_ours(java: Java, topics: Topics, count: int, rounds: int, total: int, ours: Side) -> list[Result]:
+    """Kafka's producer, which sends `count` records, at our nodes, beside our own one there, which sends `total`.
 
-    Processor time is in seconds a GiB, of all nodes together, and of the producer (of Kafka's with the start of its
-    JVM).
+    And where nothing but Kafka's producer can be slow: at a sink that answers at once, and at the floor behind
+    Kafka's protocol. Processor time is in seconds a GiB, of all nodes together, and of the producer (of Kafka's
+    with the start of its JVM).
     """
     nodes: dict[str, list[float]] = {}
     clients: dict[str, list[float]] = {}
 
-    def kafkas() -> float:
-        return perf(ours)
+    def kafkas(topic: str) -> float:
+        return perf_test(java, ours.servers, topic, count, 1024, *LARGE)
 
-    def own(settings: dict[str, int]) -> float:
-        return trio.run(native.produce, list(ours.native), "bench", 1024, total, settings) / 1e6
+    def own(settings: dict[str, int], topic: str) -> float:
+        return trio.run(native.produce, list(ours.native), topic, 1024, total, settings) / 1e6
 
-    def spent(who: str, sent: int, measure: Callable[[], float]) -> float:
-        before, client = seconds_of(ours.pids), _seconds_of_clients()
-        rate = measure()
-        nodes.setdefault(who, []).append((seconds_of(ours.pids) - before) * (1 << 30) / sent)
-        clients.setdefault(who, []).append((_seconds_of_clients() - client) * (1 << 30) / sent)
+    def spent(who: str, sent: int, measure: Callable[[str], float]) -> float:
+        with topics.new(ours, sent) as topic:
+            before, client = seconds_of(ours.pids), _seconds_of_clients()
+            rate = measure(topic)
+            nodes.setdefault(who, []).append((seconds_of(ours.pids) - before) * (1 << 30) / sent)
+            clients.setdefault(who, []).append((_seconds_of_clients() - client) * (1 << 30) / sent)
         return rate
 
-    theirs, mine, ungrown = interleaved(
+    def sink(*, is_floor: bool) -> float:
+        with tempfile.TemporaryDirectory() as place:
+            topics.settle(count * 1024)
+            with far_process("_kafka_sink", *([place] if is_floor else [])) as servers:
+                return perf_test(java, servers, "sink", count, 1024, *LARGE)
+
+    theirs, mine, ungrown, answered, floor = interleaved(
         rounds,
-        partial(spent, "kafka", size, kafkas),
+        partial(spent, "kafka", count * 1024, kafkas),
         partial(spent, "own", total, partial(own, OWN)),
         partial(spent, "ungrown", total, partial(own, OWN_UNGROWN)),
+        partial(sink, is_floor=False),
+        partial(sink, is_floor=True),
     )
     title = "producer-perf-test beside our own producer"
     results = [
         against(title, theirs, "MB/s", mine, 0.9),
         against(f"{title}, its batches 512 KiB at most", theirs, "MB/s", ungrown),
+        against(f"{title}, at a sink that answers at once", answered, "MB/s", mine),
+        against(f"{title}, at the floor", floor, "MB/s", mine),
+        against("producer-perf-test beside itself at the floor", theirs, "MB/s", floor),
     ]
     for what, found in (("nodes", nodes), ("the producer", clients)):
         kafka = median(found["kafka"])
