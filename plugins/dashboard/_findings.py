@@ -12,6 +12,7 @@ import attrs
 from ...replication.cli.status import SILENT_MS, STORE_OLD_MS
 from ...replication.client import HangingTransaction
 from ...replication.client.admin import FollowerInfo, PartitionInfo
+from ...replication.core.wording import counted
 from ._changes import Change, ChangeLog
 from ._look import At, Look
 
@@ -86,7 +87,8 @@ def _nodes(look: Look, changes: ChangeLog) -> Iterator[Finding]:
                 severity=ERROR,
                 title=f"Node {node} does not answer",
                 cause=f"{_sentence(report.error)}{since}",
-                consequence=f"{len(held)} partitions have a replica on it and tolerate one failure fewer.",
+                consequence=f"{counted(len(held), 'partition has', 'partitions have')} a replica on it and "
+                f"{'tolerates' if len(held) == 1 else 'tolerate'} one failure fewer.",
                 remedy=f"Start node {node} again; it catches up by itself. "
                 f"If it does not come back, move its replicas: insync drain {node}.",
                 node=node,
@@ -200,10 +202,10 @@ def _short(look: Look, at: At, each: PartitionInfo, changes: ChangeLog, needed: 
     end = replica.log_end_offset if replica is not None else -1
     cause = " ".join(_behind(look, node, told.get(node), end, changes, at) for node in missing)
     writes = (
-        f"acks=all writes are refused until {needed} replicas are in sync."
+        f"acks=all writes are refused until {counted(needed, 'replica is', 'replicas are')} in sync."
         if refused
-        else f"Writes continue. acks=all writes are refused if {len(each.isr) - needed + 1} more "
-        f"{'replica leaves' if len(each.isr) == needed else 'replicas leave'} the ISR."
+        else "Writes continue. acks=all writes are refused if "
+        f"{counted(len(each.isr) - needed + 1, 'more replica leaves', 'more replicas leave')} the ISR."
     )
     return Finding(
         key=f"isr-{name}",
@@ -226,7 +228,7 @@ def _behind(
     if follower is None:
         return f"Node {node} is not in sync, and the leader has not said why.{since}"
     behind = (
-        f"is {end - follower.log_end_offset:,} records behind"
+        f"is {counted(end - follower.log_end_offset, 'record', form=',')} behind"
         if follower.log_end_offset >= 0
         else "has not fetched"
     )

@@ -12,7 +12,7 @@ import attrs
 from ...replication.asyncio import Admin
 from ...replication.cli.measures import THROTTLES
 from ...replication.client import ServerError
-from ...replication.client._groups import ResetTo
+from ...replication.client._groups import GroupDescription, ResetTo
 from ...replication.core.types import PartitionId, Value
 from ...replication.core.wording import counted
 from ...replication.errors import ReplicationError
@@ -55,7 +55,7 @@ async def create_topic(
 
     return Plan(
         title=f"Create topic {name}",
-        lines=[f"{partitions} partitions with {replication} replicas each", *settings],
+        lines=[f"{counted(partitions, 'partition')} with {counted(replication, 'replica')} each", *settings],
         carry_out=carry_out,
         basis=name,
     )
@@ -74,8 +74,9 @@ async def delete_topic(admin: Admin, look: Look, name: str) -> Plan:
     return Plan(
         title=f"Delete topic {name}",
         lines=[
-            f"{len(topic.partitions)} partitions with about {look.records(name):,} records "
-            f"({look.size_bytes(name):,} bytes) are gone for good, on all nodes"
+            f"{counted(len(topic.partitions), 'partition')} with about "
+            f"{counted(look.records(name), 'record', form=',')} ({look.size_bytes(name):,} bytes) will be lost for "
+            "good, on all nodes"
         ],
         carry_out=carry_out,
         basis=(topic.topic_id, len(topic.partitions)),
@@ -185,7 +186,8 @@ def _moves(
             copied += replica.size_bytes * len(set(target) - set(now.replicas))
     if not changed:
         raise BadPlanError(f"{title}: nothing would move")
-    lines.insert(0, f"{len(changed)} partitions move, about {copied:,} bytes are copied; they stay in use")
+    moving = counted(len(changed), "partition moves", "partitions move")
+    lines.insert(0, f"{moving}, about {copied:,} bytes are copied; the topic stays in use")
     if throttle:
         lines.insert(
             1, f"moves take at most {throttle:,} bytes a second of each node, until you remove that limit"
@@ -224,7 +226,7 @@ async def reset_group(admin: Admin, name: str, to: ResetTo, amount: int | None) 
     """Have a group without members go on elsewhere."""
     (known,) = await admin.describe_groups([name])
     if known.members:
-        raise BadPlanError(f"group {name!r} has {len(known.members)} members: stop them first")
+        raise BadPlanError(_occupied(known))
     now = {PartitionId(each.topic, each.partition): each.committed for each in known.partitions}
     target = {
         at: offset
@@ -236,13 +238,14 @@ async def reset_group(admin: Admin, name: str, to: ResetTo, amount: int | None) 
     lines = [f"{at}: {_offset(now.get(at))} becomes {offset:,}" for at, offset in sorted(target.items())]
     back = sum(max(0, (now.get(at) or 0) - offset) for at, offset in target.items())
     ahead = sum(max(0, offset - (now.get(at) or 0)) for at, offset in target.items())
-    lines.insert(0, f"{back:,} records are read again, {ahead:,} are skipped")
+    again = counted(back, "record is", "records are", form=",")
+    lines.insert(0, f"{again} read again, {counted(ahead, 'is', 'are', form=',')} skipped")
 
     async def carry_out() -> str:
         await admin.set_group_offsets(
             name, {(at.topic, at.partition): offset for at, offset in target.items()}
         )
-        return f"group {name} continues at {len(target)} other offsets"
+        return f"group {name} continues at {counted(len(target), 'other offset')}"
 
     return Plan(
         title=f"Reset the offsets of group {name}",
@@ -254,11 +257,16 @@ async def reset_group(admin: Admin, name: str, to: ResetTo, amount: int | None) 
     )
 
 
+def _occupied(group: GroupDescription) -> str:
+    members = counted(len(group.members), "member")
+    return f"group {group.group!r} has {members}: stop {'it' if len(group.members) == 1 else 'them'} first"
+
+
 async def delete_group(admin: Admin, name: str) -> Plan:
     """Forget a group without members, and all that it has committed."""
     (known,) = await admin.describe_groups([name])
     if known.members:
-        raise BadPlanError(f"group {name!r} has {len(known.members)} members: stop them first")
+        raise BadPlanError(_occupied(known))
     lines = [
         f"{each.topic}-{each.partition}: committed {_offset(each.committed)}" for each in known.partitions
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import attrs
 import trio
@@ -102,22 +102,31 @@ class GroupAdmin(UserAdmin):
             states=[] if states is None else given.names("states", states),
             types=[] if types is None else given.names("types", types),
         )
+        answers: list[gm.ListGroupsResponse] = await self._ask_all(m.Kind.LIST_GROUPS, request, "groups")
+        found = {each.group: each for answer in answers for each in answer.groups}
+        return [found[name] for name in sorted(found)]
+
+    async def _ask_all(self, kind: m.Kind, request: object, what: str) -> list[Any]:
+        """The answers of all nodes to one request. After an error it asks all of them again, because a coordinator
+        may have moved between two answers.
+
+        Raises:
+          RequestTimeoutError: Not every node has answered within `request_timeout_ms`.
+        """
         self._check_open()
-        found: dict[str, GroupListing] = {}
         last: Exception | None = None
         with trio.move_on_after(self._timeout):
             attempt = 0
             while True:
-                found.clear()
+                answers = []
                 try:
-                    # All of them again: a coordinator may have moved between two answers.
                     for node in (await self._metadata([])).nodes:
-                        ask = partial(self._cluster.ask, m.Kind.LIST_GROUPS, request, timeout=_ASK_SECONDS)
-                        answer: gm.ListGroupsResponse = await ask(node_id=node.node_id)
+                        ask = partial(self._cluster.ask, kind, request, timeout=_ASK_SECONDS)
+                        answer = await ask(node_id=node.node_id)
                         if answer.error != ErrorCode.NONE:
-                            raise error_for(answer.error, f"groups of node {node.node_id}", answer.message)
-                        found.update({each.group: each for each in answer.groups})
-                    return [found[name] for name in sorted(found)]
+                            raise error_for(answer.error, f"{what} of node {node.node_id}", answer.message)
+                        answers.append(answer)
+                    return answers
                 except TransportError as error:
                     last = error
                 except ClientError as error:
@@ -127,7 +136,7 @@ class GroupAdmin(UserAdmin):
                 attempt += 1
                 await trio.sleep(self._cluster.quick_backoff(attempt))
         raise RequestTimeoutError(
-            f"list groups: not every node answered within {self._timeout:g} s; last: {last}"
+            f"list {what}: not every node answered within {self._timeout:g} s; last: {last}"
         ) from last
 
     async def describe_groups(self, groups: Iterable[str]) -> list[GroupDescription]:

@@ -63,33 +63,11 @@ class TransactionAdmin(GroupAdmin):
         return await self._listed(tm.ListTransactionsRequest(statuses=wanted))
 
     async def _listed(self, request: tm.ListTransactionsRequest) -> list[TransactionListing]:
-        self._check_open()
-        last: Exception | None = None
-        with trio.move_on_after(self._timeout):
-            attempt = 0
-            while True:
-                found: dict[str, TransactionListing] = {}
-                try:
-                    # All of them again: a coordinator may have moved between two answers.
-                    for node in (await self._metadata([])).nodes:
-                        ask = partial(self._cluster.ask, m.Kind.LIST_TRANSACTIONS, request)
-                        answer = await ask(timeout=_ASK_SECONDS, node_id=node.node_id)
-                        if answer.error != ErrorCode.NONE:
-                            thing = f"transactions of node {node.node_id}"
-                            raise error_for(answer.error, thing, answer.message)
-                        found.update({each.transactional_id: each for each in answer.transactions})
-                    return [found[name] for name in sorted(found)]
-                except TransportError as error:
-                    last = error
-                except ClientError as error:
-                    if not error.retriable:
-                        raise
-                    last = error
-                attempt += 1
-                await trio.sleep(self._cluster.quick_backoff(attempt))
-        raise RequestTimeoutError(
-            f"list transactions: not every node answered within {self._timeout:g} s; last: {last}"
-        ) from last
+        answers: list[tm.ListTransactionsResponse] = await self._ask_all(
+            m.Kind.LIST_TRANSACTIONS, request, "transactions"
+        )
+        found = {each.transactional_id: each for answer in answers for each in answer.transactions}
+        return [found[name] for name in sorted(found)]
 
     async def describe_transaction(self, name: str) -> TransactionDescription:
         """What the coordinator of a transactional id has of it.

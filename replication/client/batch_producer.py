@@ -22,6 +22,7 @@ from ..core.types import PartitionId
 from . import _arguments as given
 from ._client import Client
 from ._cluster import Cluster, Leader
+from ._per_leader import PerLeader
 from ._settings import ProducerSettings, make_settings
 from ._window import SendWindow
 from .errors import (
@@ -35,7 +36,6 @@ from .errors import (
 )
 
 _ACKS_ALL = -1
-_ASK_TIMEOUT = 5.0
 
 
 class Written(NamedTuple):
@@ -149,16 +149,7 @@ class BatchProducer(Client):
         self._check_open()
         wanted = set(given.partitions(partitions))
         question = _Describe(self._cluster, given.whole("producer_id", producer_id), wanted)
-        timeout = self._settings.delivery_timeout_ms / 1000
-        with trio.move_on_after(timeout):
-            await question.run()
-        if question.missing:
-            at = min(question.missing)
-            raise RequestTimeoutError(
-                f"{at}: its leader did not report within {timeout:g} s what producer {producer_id} has written"
-                f"; last: {question.error}"
-            )
-        return question.found
+        return await question.answers(self._settings.delivery_timeout_ms / 1000)
 
     async def send(self, topic: str, partition: int, batch: bytes) -> None:
         """Hand over one batch; waits for room only. Raises what an earlier batch of any partition met."""
@@ -340,62 +331,28 @@ async def ask_until_told(cluster: Cluster, kind: m.Kind, request: object, timeou
     raise RequestTimeoutError(f"{thing}: no answer within {timeout:g} s; last error: {last}") from last
 
 
-class _Describe:
-    """Asks leaders until all have told, and what they told is committed."""
+class _Describe(PerLeader[Written]):
+    """What a producer has committed; asked until nothing of it awaits its commit."""
 
-    def __init__(self, cluster: Cluster, producer_id: int, missing: set[PartitionId]) -> None:
-        self.missing = missing
-        self.found: dict[PartitionId, Written] = {}
-        self.error: Exception | None = None
-        self._cluster = cluster
+    kind = m.Kind.DESCRIBE_PRODUCERS
+    leads = (ErrorCode.OFFSET_NOT_AVAILABLE,)
+
+    def __init__(self, cluster: Cluster, producer_id: int, partitions: Iterable[PartitionId]) -> None:
+        super().__init__(cluster, partitions)
         self._producer_id = producer_id
 
-    async def run(self) -> None:
-        for topic in sorted({at.topic for at in self.missing}):
-            await self._cluster.topic(topic, timeout=float("inf"))
-        attempt = 0
-        while self.missing:
-            # Each time: a topic that is deleted meanwhile has no leader who could ever tell.
-            for at in self.missing:
-                await self._cluster.check_partition(at)
-            attempt += 1
-            by_leader: dict[Leader, list[PartitionId]] = {}
-            for at in self.missing:
-                by_leader.setdefault(self._cluster.leader(*at), []).append(at)
-            async with trio.open_nursery() as nursery:
-                for leader, asked in by_leader.items():
-                    nursery.start_soon(self._ask, leader, asked)
-            if self.missing:
-                await trio.sleep(self._cluster.quick_backoff(attempt))
-
-    async def _ask(self, leader: Leader, asked: list[PartitionId]) -> None:
+    def _request(self, asked: list[PartitionId]) -> object:
         names = [m.PartitionName(topic=at.topic, partition=at.partition) for at in asked]
-        request = m.DescribeProducersRequest(producer_id=self._producer_id, partitions=names)
-        try:
-            if leader.node_id < 0:
-                raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, str(asked[0]))
-            answer: m.DescribeProducersResponse = await self._cluster.ask(
-                m.Kind.DESCRIBE_PRODUCERS, request, timeout=_ASK_TIMEOUT, node_id=leader.node_id
-            )
-        except (AuthorizationError, InvalidRequestError):
-            raise
-        except (TransportError, ClientError) as error:
-            self.error = error
-            for at in asked:
-                self._cluster.suspect(*at, leader)
-            return
-        for result in answer.partitions:
-            self._take(result, leader)
+        return m.DescribeProducersRequest(producer_id=self._producer_id, partitions=names)
 
-    def _take(self, result: m.DescribeProducersResult, leader: Leader) -> None:
-        at = PartitionId(result.topic, result.partition)
-        if result.error != ErrorCode.NONE:
-            self.error = error_for(result.error, str(at))
-            self._cluster.hint(*at, Leader(result.leader, result.leader_epoch))
-            if result.error != ErrorCode.OFFSET_NOT_AVAILABLE:
-                self._cluster.suspect(*at, leader)
-        elif not result.settled:
-            self.error = error_for(ErrorCode.OFFSET_NOT_AVAILABLE, str(at), "not all is committed yet")
-        else:
-            self.missing.discard(at)
-            self.found[at] = Written(result.last_sequence, result.producer_epoch)
+    def _value(self, result: m.DescribeProducersResult) -> Written:
+        return Written(result.last_sequence, result.producer_epoch)
+
+    def _failure(self, result: m.DescribeProducersResult) -> ClientError | None:
+        if result.error == ErrorCode.NONE and not result.settled:
+            at = PartitionId(result.topic, result.partition)
+            return error_for(ErrorCode.OFFSET_NOT_AVAILABLE, str(at), "not all is committed yet")
+        return super()._failure(result)
+
+    def _overdue(self, timeout: float) -> str:
+        return f"its leader did not report within {timeout:g} s what producer {self._producer_id} has written"

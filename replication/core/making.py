@@ -59,9 +59,10 @@ def evolver(kind: Callable[..., T]) -> Callable[..., T]:
     """A function that makes what `attrs.evolve` makes of an instance of the frozen attrs class `kind`.
 
     `attrs.evolve` looks the fields of the class up at each call, and calls the class. Not for subclasses of `kind`.
+    The new instance shares the values of all fields that are not named, also those that a factory has made.
 
     Raises:
-      TypeError: As `maker`; fields that would be made anew for each instance are taken over here.
+      TypeError: `maker` refuses `kind`.
     """
     maker(kind)
     assert isinstance(kind, type)

@@ -227,8 +227,8 @@ class Copy:
             for send in list(self._listeners):
                 self._lose(
                     send,
-                    f"{self.at}: the copy has begun anew at offset {self.applied}, from a snapshot or the log's "
-                    "beginning: what changed up to there is not told; open changes() again, and read the state",
+                    f"{self.at}: the copy fell behind and was restored at offset {self.applied}; changes() skips "
+                    "the commands before that offset: open changes() again, then read the state",
                 )
             self.on_restored()
             self._wake()
@@ -345,7 +345,11 @@ class Copy:
                 try:
                     send.send_nowait(change)
                 except (trio.WouldBlock, trio.BrokenResourceError):
-                    self._lose(send, f"more than {_MOST_CHANGES} changes of {self.at} wait to be read")
+                    self._lose(
+                        send,
+                        f"{self.at}: more than {_MOST_CHANGES} changes waited to be read: open changes() again, "
+                        "then read the state, and read changes faster",
+                    )
 
     def _lose(self, send: trio.MemorySendChannel[Change], why: str) -> None:
         del self._listeners[send]

@@ -39,9 +39,10 @@ class SnapshotMissingError(StateError):
 
 
 class ChangesLostError(StateError):
-    """A reader of `changes()` was too slow, or the copy has begun anew from a snapshot, which tells no changes.
+    """A reader of `changes()` has missed changes, so its reading ends.
 
-    Open it again, then read the state itself.
+    Either more than 10,000 changes waited to be read, or the copy fell so far behind that it restored its state
+    from a snapshot, which skips the commands in between. Open `changes()` again, then read the state.
     """
 
 

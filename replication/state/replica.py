@@ -274,8 +274,8 @@ class Replica:
     async def changes(self) -> AsyncIterator[AsyncIterator[Change]]:
         """Commands as this copy applies them, from now on: `async with r.changes() as changes: async for ...`.
 
-        Raises ChangesLostError if more than 10,000 wait to be read, or if this copy fell so far behind that it
-        begins anew from a snapshot.
+        The iteration raises ChangesLostError if more than 10,000 changes wait to be read, or if this copy falls so
+        far behind that it restores its state from a snapshot. Open `changes()` again, then read the state.
         """
         async with self._open_copy().changes() as changes:
             yield changes

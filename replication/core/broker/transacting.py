@@ -359,7 +359,8 @@ class Transacting:
         assert isinstance(effect, sfx.Outward)
         message = effect.message
         if isinstance(message, SendMarkers):
-            # The outcome is told first, to whoever has asked for it: nobody waits for the markers yet.
+            # The markers leave in the next turn, behind the answers of this one: producers wait for those answers,
+            # and nobody waits for a marker yet.
             self.left.append(partial(self._send, partition, effect.leader_epoch, message))
             self._context.is_unsettled = True
         else:

@@ -15,6 +15,7 @@ import attrs
 from .. import transaction as tx
 from ..errors import ErrorCode
 from ..types import NO_LEADER, PartitionId
+from ..wording import counted
 from . import rebalance, transitions
 from .admin_requests import (
     AdminRequest,
@@ -328,7 +329,8 @@ class Controller:
                 self._unsettled.discard(partition)
         puts = self._fitting(puts)
         if puts:
-            self._commit(*puts, reason=f"{len(puts)} partitions follow the nodes that are alive")
+            following = counted(len(puts), "partition follows", "partitions follow")
+            self._commit(*puts, reason=f"{following} the nodes that are alive")
         return bool(puts)
 
     def _live_for(self, partition: PartitionId, record: PartitionRecord) -> Mapping[int, int]:

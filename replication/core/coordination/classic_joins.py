@@ -7,6 +7,7 @@ from collections.abc import Callable
 import attrs
 
 from ..errors import ErrorCode
+from ..wording import counted
 from . import group_messages as gm
 from . import records as r
 from .classic_state import ClassicMember, ClassicPhase, ClassicState
@@ -84,7 +85,8 @@ class ClassicJoins:
                 state.check_member(ask.member_id, ask.instance_id)
         elif holder is None:
             full = len(state.members) + len(state.pending) >= settings.max_size
-            refuse_if(full, ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {len(state.members)} members")
+            members = counted(len(state.members), "member")
+            refuse_if(full, ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {members}")
             if ask.instance_id is None and ask.known_member_id:
                 return self._give_id(request_id, ask, state, clock)
         self._groups[ask.group] = state

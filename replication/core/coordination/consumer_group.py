@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from ..errors import ErrorCode
+from ..wording import counted
 from . import records as r
 from .assignment import Partition, Subscription
 from .assignors import elect
@@ -76,7 +77,8 @@ def admit(draft: Draft, beat: Beat, context: Context) -> str:
             _replace(draft, holder, beat)
         elif not known:
             full = len(state.members) >= context.settings.consumer_max_size
-            refuse_if(full, ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {len(state.members)} members")
+            members = counted(len(state.members), "member")
+            refuse_if(full, ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {members}")
     else:
         check_member(state, beat.member_id, beat.instance_id)
         _check_epoch(state.current(beat.member_id), beat)

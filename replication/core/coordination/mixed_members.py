@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..errors import ErrorCode
+from ..wording import counted
 from . import group_messages as gm
 from . import records as r
 from .classic_state import CONSUMER_PROTOCOL, ClassicMember
@@ -76,7 +77,8 @@ class MixedMembers:
             _take_over(draft, holder, member_id)
         known = member_id in draft.state.members
         full = not known and len(state.members) >= context.settings.consumer_max_size
-        refuse_if(full, ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {len(state.members)} members")
+        members = counted(len(state.members), "member")
+        refuse_if(full, ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {members}")
         before = draft.state.member_topics(member_id) if known else None
         value = described(_member(ask, member_id), subscription)
         if value != draft.state.members.get(member_id):

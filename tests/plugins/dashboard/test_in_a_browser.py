@@ -153,7 +153,7 @@ def test_a_topic_is_created_changed_and_deleted_after_its_plan_was_seen(place: P
         open_page(place, "do", "Do")
         choose(place.page, "Topic", "made-here", "Delete a topic")
         press(place.page, "Plan: delete")
-        shows(place.page, "are gone for good")
+        shows(place.page, "will be lost for good")
         confirm(place.page, "Leave it")
         shows(place.page, "left as it was")
         assert "made-here" in admin.list_topics()
@@ -192,7 +192,7 @@ def test_a_group_that_lags_is_shown_and_goes_on_where_it_is_told_to(place: Place
         open_page(place, "do", "Do")
         fill(place.page, "Group", "billing", "Reset the offsets of a group")
         press(place.page, "Plan: reset")
-        shows(place.page, "has 1 members: stop them first")
+        shows(place.page, "has 1 member: stop it first")
     with BlockingAdmin(place.servers) as admin:
         until(lambda: not admin.describe_groups(["billing"])[0].members, "the member's leave")
         press(place.page, "Plan: reset")
@@ -200,7 +200,7 @@ def test_a_group_that_lags_is_shown_and_goes_on_where_it_is_told_to(place: Place
         shows(place.page, "orders-0: 10 becomes 0")
         assert admin.group_offsets("billing")["orders", 0] == 10  # type: ignore[index]
         confirm(place.page)
-        shows(place.page, "group billing continues at 1 other offsets")
+        shows(place.page, "group billing continues at 1 other offset")
         assert admin.group_offsets("billing")["orders", 0] == 0  # type: ignore[index]
     open_page(place, "groups", "Groups")
     shows(place.page, "Empty")
@@ -238,7 +238,7 @@ def test_a_plan_is_answered_before_the_next_and_is_shown_again_if_the_cluster_ha
             "named('Plan: delete').click(); named('Plan: create').click();"
         )
         shows(page, "another plan waits for an answer")
-        shows(page, "1 partitions with about 0 records")
+        shows(page, "1 partition with about 0 records")
         admin.delete_topic("twice")
         admin.create_topic("twice", 2, 3)
         press(page, "Do it")

@@ -53,7 +53,7 @@ def test_users_see_and_change_what_their_rules_let_them(tmp_path: Path) -> None:
             fill(page, "Name", "one", "Create a topic")
             fill(page, "Replicas", "1", "Create a topic")
             press(page, "Plan: create")
-            shows(page, "3 partitions with 1 replicas each")
+            shows(page, "3 partitions with 1 replica each")
             admin.alter_user("ops", allow=["consume", "admin"])
             shows(page, NAME)
             assert admin.list_topics() == []

@@ -138,7 +138,7 @@ def test_a_move_is_limited_seen_under_way_and_taken_back_and_a_node_is_drained(s
             await producer.flush()
         look = await looked(admin, watcher)
         plan = await _plans.reassign(admin, look, "moves", [1, 3], SLOWLY)
-        assert "1 partitions move, about 2,0" in plan.lines[0]
+        assert "1 partition moves, about 2,0" in plan.lines[0]
         assert f"at most {SLOWLY:,} bytes a second" in plan.lines[1]
         assert "moves-0: nodes [1, 2] become" in plan.lines[2]
         assert await admin.list_partition_reassignments() == {}
@@ -185,7 +185,7 @@ def test_a_move_is_seen_taken_back_and_a_node_is_drained_in_a_browser(servers: s
         choose_all(page, "To nodes", ["1", "3"], "Move a topic")
         fill(page, LIMIT, str(SLOWLY // 5), "Move a topic")
         press(page, "Plan: move")
-        shows(page, "1 partitions move, about 6,0")
+        shows(page, "1 partition moves, about 6,0")
         shows(page, f"at most {SLOWLY // 5:,} bytes a second")
         assert replicas_of(admin, "slow") == [1, 2]
         confirm(page)

@@ -108,6 +108,13 @@ def parts(**settings: Any) -> tuple[Copy, Session, Producer]:
     return copy, session, producer
 
 
+async def say(session: Session, word: bytes, answers: list[bytes]) -> None:
+    """Submit a command and note its answer."""
+    answer = (await session.submit(word)).answer
+    assert answer is not None
+    answers.append(answer.data)
+
+
 # The session
 
 
@@ -132,15 +139,10 @@ async def test_what_a_snapshot_does_not_answer_is_sent_again() -> None:
     copy, session, producer = parts()
     answers: list[bytes] = []
 
-    async def say(word: bytes) -> None:
-        answer = (await session.submit(word)).answer
-        assert answer is not None
-        answers.append(answer.data)
-
     async with trio.open_nursery() as nursery:
         nursery.start_soon(session.run)
         for word in (b"one", b"two"):
-            nursery.start_soon(say, word)
+            nursery.start_soon(say, session, word, answers)
             await trio.testing.wait_all_tasks_blocked()
         assert producer.commands == [(0, [b"one"]), (1, [b"two"])]
         restored = Applier(Words())
@@ -162,14 +164,9 @@ async def test_what_was_sent_before_the_name_was_opened_again_is_sent_again() ->
     copy, session, producer = parts()
     answers: list[bytes] = []
 
-    async def say(word: bytes) -> None:
-        answer = (await session.submit(word)).answer
-        assert answer is not None
-        answers.append(answer.data)
-
     async with trio.open_nursery() as nursery:
         nursery.start_soon(session.run)
-        nursery.start_soon(say, b"word")
+        nursery.start_soon(say, session, b"word", answers)
         await trio.testing.wait_all_tasks_blocked()
         session.on_applied(copy.applier.apply(1, 1000, encode(Open("me", session.nonce))))
         await trio.testing.wait_all_tasks_blocked()
@@ -292,7 +289,7 @@ async def test_who_reads_changes_is_told_that_a_copy_has_begun_anew() -> None:
         copy._after_record(copy.applier.apply(1, 1000, record))
         await copy.restore(anew=True)
         assert (await anext(changes)).command == b"told"
-        with pytest.raises(ChangesLostError, match="begun anew at offset 0"):
+        with pytest.raises(ChangesLostError, match="restored at offset 0"):
             await anext(changes)
     async with copy.changes() as again, trio.open_nursery() as nursery:
         nursery.start_soon(anext, again)
