@@ -153,6 +153,31 @@ async def test_a_request_that_no_node_understands_is_not_repeated() -> None:
             await admin.create_topic("u")
 
 
+@pytest.mark.parametrize(
+    ("kind", "client", "ask"),
+    [
+        (Kind.LIST_OFFSETS, Consumer, lambda it: it.end_offsets([("t", 0)])),
+        (Kind.READ_INDEX, Admin, lambda it: it.read_index([("t", 0)])),
+        (Kind.DELETE_RECORDS, Admin, lambda it: it.delete_records({("t", 0): -1})),
+        (Kind.DESCRIBE_PRODUCERS, BatchProducer, lambda it: it.written(7, [("t", 0)])),
+    ],
+)
+async def test_a_question_that_a_leader_does_not_understand_is_not_repeated(
+    kind: Kind, client: Any, ask: Any
+) -> None:
+    """The error is its own, not a group, and comes before the time is over."""
+
+    def malformed(_: Any, request: Any) -> bool:
+        request.fail(ErrorCode.INVALID_REQUEST, "malformed request")
+        return True
+
+    async with fake_cluster(t=1) as cluster, client(cluster.urls) as opened:
+        for node in cluster.nodes:
+            node.script(kind, *[malformed] * 100)
+        with trio.fail_after(5), pytest.raises(InvalidRequestError, match=kind.name):
+            await ask(opened)
+
+
 def garbage(_: Any, request: Any) -> bool:
     request.reply(b"\xc1 no message")
     return True

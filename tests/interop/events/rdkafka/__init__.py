@@ -1,0 +1,1 @@
+"""The jobs of `librdkafka.py`, by subject."""
