@@ -40,7 +40,7 @@ _TUNING = {
     *("max.partition.fetch.bytes", "max.poll.interval.ms", "max.poll.records", "max.request.size"),
     *("metadata.max.age.ms", "receive.buffer.bytes", "reconnect.backoff.max.ms", "reconnect.backoff.ms"),
     *("retries", "retry.backoff.max.ms", "retry.backoff.ms", "send.buffer.bytes"),
-    *("session.timeout.ms"),
+    "session.timeout.ms",
 }
 """Settings of Kafka's clients (behind `kafka.`) that a job may keep: what they ask for is so anyway (`acks=all`, no
 isolation of a sink), or how fast Kafka's clients are."""

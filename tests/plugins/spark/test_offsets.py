@@ -48,6 +48,7 @@ def test_a_job_for_kafka_keeps_its_other_options() -> None:
         "kafka.max.poll.records": "10",
         "kafka.acks": "1",
         "kafka.group.id": "g",
+        "kafka.session.timeout.ms": "10000",
         "fetchOffset.numRetries": "3",
         "fetchOffset.retryIntervalMs": "10",
         "includeHeaders": "true",
