@@ -96,7 +96,8 @@ class ProducerSettings(ClientSettings):
       topic's `max_message_bytes`.
     linger_ms: how long an incomplete batch waits for more records.
     buffer_memory: maximum bytes of records without an outcome; beyond it `send` waits.
-    max_block_ms: how long `send` waits for buffer space or for metadata of the topic.
+    max_block_ms: how long `send` waits for buffer space or for metadata of the topic, and how long the opening of a
+      transactional producer, `commit`, `abort` and `send_offsets` wait for coordinators.
     max_in_flight_requests_per_connection: maximum number of unanswered requests for each node, and of batches in
       flight for each partition. At most 5 with idempotence, because nodes remember five batches of a producer.
       Without idempotence, a value above 1 may reorder records when a batch is repeated.
@@ -214,8 +215,8 @@ class ConsumerSettings(ClientSettings):
     group_id: the consumer group of this consumer; empty: no group and no commits.
     group_instance_id: makes the consumer a static member (KIP-345): a process that returns under the same name
       within its session gets its partitions back without a rebalance. Each process needs its own name.
-    group_protocol: "consumer" (KIP-848): the coordinator assigns partitions; "classic": a member does. All members
-      of a group use the same one.
+    group_protocol: "consumer" (KIP-848): the coordinator assigns partitions; "classic": a member does. Members
+      of a group use the same one, except while the group migrates from one to the other.
     group_remote_assignor: the assignor of the coordinator: one of `group_consumer_assignors` of the nodes; empty:
       their default. Only with group_protocol="consumer".
     partition_assignment_strategy: assignors of the members, in order of preference: "range", "roundrobin",
