@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
+from insync.plugins.kafka.protocol import message
+from insync.plugins.kafka.protocol.apis import Api
+from insync.replication.core.errors import ErrorCode
+
+from ..plugins.kafka.wire_client import WireClient
 from .events import allowed, compare
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("kafka")]
@@ -28,10 +35,47 @@ offsets._offsets = wrong
 
 
 @pytest.fixture(scope="module")
-def right(tmp_path_factory: pytest.TempPathFactory) -> Iterator[compare.Events]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[compare.Place]:
+    with compare.nodes(tmp_path_factory.mktemp("right")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def first_told(place: compare.Place) -> Counter[int]:
+    """Errors of the first questions to coordinators in a new cluster, each put to the node that was named."""
+    return trio.run(_first_told, place.servers.split(","))
+
+
+async def _first_told(servers: list[str]) -> Counter[int]:
+    told: Counter[int] = Counter()
+    with trio.fail_after(60):
+        clients = {each: await WireClient.connect(f"kafka://{each}") for each in servers}
+        for number in range(20):
+            find = message("FindCoordinatorRequest")(key=f"g{number}", key_type=0)
+            asked = clients[servers[number % 3]]
+            found = await asked.ask(Api.FIND_COORDINATOR, 2, find)
+            while found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                await trio.sleep(0.002)
+                found = await asked.ask(Api.FIND_COORDINATOR, 2, find)
+            describe = message("DescribeGroupsRequest")(groups=[f"g{number}"])
+            answer = await clients[f"{found.host}:{found.port}"].ask(Api.DESCRIBE_GROUPS, 0, describe)
+            told[answer.groups[0].error_code] += 1
+        for each in clients.values():
+            await each.stream.aclose()
+    return told
+
+
+@pytest.fixture(scope="module")
+def right(place: compare.Place, first_told: object) -> compare.Events:
     pytest.importorskip("confluent_kafka")
-    with compare.nodes(tmp_path_factory.mktemp("right")) as place:
-        yield compare.events(place, compare.programs(None), JOB)
+    return compare.events(place, compare.programs(None), JOB)
+
+
+def test_a_coordinator_that_is_named_answers_at_once_and_does_not_say_that_it_loads(
+    first_told: Counter[int],
+) -> None:
+    assert ErrorCode.COORDINATOR_LOAD_IN_PROGRESS not in first_told, first_told
+    assert first_told[0] >= 15, first_told
 
 
 def test_a_client_tells_what_it_is_to_tell(right: compare.Events) -> None:

@@ -33,6 +33,7 @@ from ..partition.leader import LeaderRole
 from ..types import PartitionId
 from . import effects as fx
 from . import events as ev
+from .loading import Loading
 from .payloads import to_meta
 from .ports import BatchTooLarge
 from .timers import NEVER
@@ -131,6 +132,7 @@ class Shards:
         """Shards with replies that wait for followers to show that they follow."""
         self._gathering: dict[PartitionId, None] = {}
         """Shards with decisions that are still to be written."""
+        self._loading = Loading(context)
         self._ids = count(1)
 
     # The face of it
@@ -150,10 +152,35 @@ class Shards:
     ) -> None:
         """Put a request to the shard of a partition; `answered` is called once, now or by `deadline` (context.now).
 
+        A shard that is not loaded yet is waited for a moment (`loading.PATIENCE`).
+
         coordinator_epoch: the leader epoch that the sender means, -1 if it does not say.
         """
         if partition in self._dirty:
             self.settle()
+        if partition in self._loading:
+            self._loading.release(self._is_loading)  # they came first
+        put = partial(self._put, partition, message, deadline, answered, coordinator_epoch)
+        if self._is_loading(partition, coordinator_epoch):
+            self._loading.wait(partition, deadline, put)
+        else:
+            put()
+
+    def _is_loading(self, partition: PartitionId, coordinator_epoch: int = -1) -> bool:
+        """Whether this node leads and has to make or read the log first, in the leadership that is meant."""
+        hosted = self._hosted.get(partition)
+        if hosted is None:
+            return self._hint(partition)[0] == self._context.node_id
+        return not hosted.shard.active and coordinator_epoch in (-1, hosted.role.epoch)
+
+    def _put(
+        self,
+        partition: PartitionId,
+        message: Any,
+        deadline: float,
+        answered: Callable[[Any], None],
+        coordinator_epoch: int,
+    ) -> None:
         hosted = self._hosted.get(partition)
         if hosted is None:
             leader, epoch = self._hint(partition)
@@ -255,6 +282,8 @@ class Shards:
 
     def view_changed(self) -> None:
         """The cluster has changed."""
+        if self._loading:
+            self._context.is_unsettled = True  # another node may lead now
         for topic, kind in self.kinds.items():
             if not any(each.topic == topic for each in self._hosted):
                 self._views.pop(topic, None)
@@ -283,11 +312,13 @@ class Shards:
     @property
     def has_work(self) -> bool:
         """Whether `settle` has anything to look at; most turns are of records that concern no coordinator."""
-        return bool(self._dirty or self._gathering or self._proving)
+        return bool(self._dirty or self._gathering or self._proving or self._loading)
 
     def settle(self) -> None:
         """At the end of a turn: what has become of the partitions, and of replies that wait for followers."""
         self._settle_partitions()
+        if self._loading:
+            self._loading.release(self._is_loading)
         for partition in list(self._gathering):
             self._write_together(partition)
         self._settle_partitions()
@@ -461,6 +492,8 @@ class Shards:
 
     def _activated(self, hosted: _Hosted) -> None:
         hosted.load_seconds = self._context.now - hosted.began
+        if hosted.partition in self._loading:
+            self._context.is_unsettled = True
         self._context.emit(
             fx.ShardLoaded(
                 hosted.partition, hosted.role.epoch, hosted.loaded, hosted.shard.skipped, hosted.load_seconds

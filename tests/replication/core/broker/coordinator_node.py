@@ -85,7 +85,12 @@ class Node:
     """Node A, which leads the one partition of the internal topic; B and C follow if they are in `isr`."""
 
     def __init__(
-        self, *isr: int, leader: int = A, log_end: int = 0, max_message_bytes: int = 16 << 20
+        self,
+        *isr: int,
+        leader: int = A,
+        log_end: int = 0,
+        max_message_bytes: int = 16 << 20,
+        is_open: bool = True,
     ) -> None:
         self.now = 100.0
         self.maker = Maker()
@@ -108,12 +113,17 @@ class Node:
         )
         self.topics = {"t": topic}
         self.look()
-        epochs = (EpochEntry(0, 0),) if log_end else ()
+        if is_open:
+            self.open()
+
+    def open(self) -> None:
+        """The log is made, or found."""
+        epochs = (EpochEntry(0, 0),) if self.log_end else ()
         opened = ev.Opened(
-            log_start_offset=0, log_end_offset=log_end, high_watermark=0, epochs=epochs, producers=()
+            log_start_offset=0, log_end_offset=self.log_end, high_watermark=0, epochs=epochs, producers=()
         )
         self.tell(Report(PARTITION, opened))
-        if leader == A:
+        if self.leader == A:
             self.tell(Report(PARTITION, ev.EpochAssigned()))
 
     def look(self) -> None:

@@ -17,6 +17,7 @@ from insync.replication.core.broker.events import (
     ShardRead,
     ViewRead,
 )
+from insync.replication.core.broker.loading import PATIENCE
 from insync.replication.core.broker.shards import LATE, LINGER, MANY
 from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.coordination import records as r
@@ -53,13 +54,64 @@ def test_the_log_is_read_up_to_where_the_leadership_began_and_late_reads_count_f
     node = Node(log_end=5)
     (read,) = node.reads
     assert (read.start, read.end) == (0, 5)
-    assert node.ask("early", READ).error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert node.ask("early", READ) is None
     key, value = r.OffsetKey("g", "t", 0), r.OffsetValue(offset=3)
     entries = (sev.Entry(4, key, value),)
     node.tell(ShardRead(PARTITION, read.reading + 100, (), 5))
-    assert node.ask("other", READ).error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert "early" not in node.said
     node.tell(ShardRead(PARTITION, read.reading, entries, 5))
+    assert [each.offset for each in node.said["early"].offsets] == [3]
     assert [each.offset for each in node.ask("o", READ).offsets] == [3]
+
+
+def test_a_request_waits_for_a_log_that_is_being_made() -> None:
+    """The view names a leader before that has its log; who asked another node for the coordinator comes sooner."""
+    node = Node(is_open=False)
+    assert node.ask("r", READ) is None and node.ask("c", commit(7)) is None
+    node.open()
+    assert node.said["r"].error == node.said["c"].error == 0
+    assert not node.said["r"].offsets, "it came before the commit"
+
+
+def test_a_request_waits_only_a_moment_for_its_shard_to_be_loaded() -> None:
+    node = Node(log_end=5)
+    node.ask("first", READ)
+    node.stand_still(PATIENCE / 2)
+    node.ask("second", READ)
+    node.wait(PATIENCE * 0.6)
+    assert node.said["first"].error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert "second" not in node.said
+    node.tell(ShardRead(PARTITION, node.reads[-1].reading, (), 5))
+    assert node.said["second"].error == 0
+    node.wait(2 * PATIENCE)
+
+
+def test_what_waited_for_its_shard_is_done_before_what_comes_when_that_is_loaded() -> None:
+    node = Node(log_end=5)
+    node.broker.step(CoordinationArrived("old", commit(7)), node.now)
+    node.broker.step(ShardRead(PARTITION, node.reads[-1].reading, (), 5), node.now)
+    node.broker.step(CoordinationArrived("new", commit(8)), node.now)
+    node._obey(node.broker.settle(node.now))
+    assert [each.offset for each in node.ask("o", READ).offsets] == [8]
+
+
+def test_who_waits_for_a_shard_is_told_when_another_node_leads() -> None:
+    node = Node(log_end=5)
+    node.ask("waits", READ)
+    node.leader, node.epoch = B, 2
+    node.look()
+    told = node.said["waits"]
+    assert (told.error, told.leader, told.leader_epoch) == (ErrorCode.NOT_COORDINATOR, B, 2)
+    early = Node(is_open=False)
+    early.ask("waits", READ)
+    early.leader, early.epoch = C, 2
+    early.look()
+    assert early.said["waits"].error == ErrorCode.NOT_COORDINATOR
+
+
+def test_a_request_that_means_another_leadership_does_not_wait() -> None:
+    node = Node(log_end=5)
+    assert node.ask("o", attrs.evolve(READ, coordinator_epoch=7)).error == ErrorCode.NOT_COORDINATOR
 
 
 def test_a_log_that_cannot_be_read_is_given_up() -> None:

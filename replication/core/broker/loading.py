@@ -1,0 +1,68 @@
+"""Requests whose shard is not loaded yet: they wait for it a moment, instead of being refused at once.
+
+Whoever asks where a coordinator is gets the leader of its partition, by a view that may be ahead of that leader:
+its log may still have to be made, or to be read. An administrator's request is not repeated by every client.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ..types import PartitionId
+
+if TYPE_CHECKING:
+    from .context import Context
+    from .timers import Timer
+
+PATIENCE = 1.0
+"""Seconds that a request waits at most; then it is told that the coordinator loads, and its client looks again."""
+
+
+@attrs.define(eq=False, slots=True)
+class _Waiting:
+    ask: Callable[[], None]
+    timer: Timer | None = None
+
+
+class Loading:
+    """Requests by the partition of their shard, in the order in which they came."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._waiting: dict[PartitionId, deque[_Waiting]] = {}
+
+    def __bool__(self) -> bool:
+        """Whether any request waits."""
+        return bool(self._waiting)
+
+    def __contains__(self, partition: PartitionId) -> bool:
+        """Whether a request for this shard waits."""
+        return partition in self._waiting
+
+    def wait(self, partition: PartitionId, deadline: float, ask: Callable[[], None]) -> None:
+        """Have `ask` called by `release`, or after a moment, and by `deadline` (context.now)."""
+        waiting = _Waiting(ask)
+        self._waiting.setdefault(partition, deque()).append(waiting)
+        until = min(deadline, self._context.now + PATIENCE)
+        waiting.timer = self._context.timers.call_at(until, partial(self._over, partition, waiting))
+
+    def release(self, is_loading: Callable[[PartitionId], bool]) -> None:
+        """Ask for all whose shard is loaded now, or is another node's."""
+        for partition in [each for each in self._waiting if not is_loading(each)]:
+            for waiting in self._waiting.pop(partition, ()):
+                if waiting.timer is not None:
+                    waiting.timer.cancel()
+                waiting.ask()
+
+    def _over(self, partition: PartitionId, waiting: _Waiting) -> None:
+        waiting.timer = None
+        left = self._waiting[partition]
+        left.remove(waiting)
+        if not left:
+            del self._waiting[partition]
+        waiting.ask()
