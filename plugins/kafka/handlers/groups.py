@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.errors import ErrorCode
+from insync.replication.node.authorisation import Operation
 from insync.replication.node.service import NotAllowedError, ServiceError
 
 from ..client import Client
@@ -24,6 +25,24 @@ _MEMBER_ID_SINCE, _MEMBERS_SINCE, _OWN_ID_SINCE = 4, 3, 1
 _KEYS_SINCE = 4
 
 
+class _Rights(NamedTuple):
+    """Who has none of the operations gets the error."""
+
+    any_of: tuple[Operation, ...]
+    refused: KafkaError
+
+
+_RIGHTS = {
+    gm.GROUP: _Rights((Operation.CONSUME, Operation.ADMIN), KafkaError.GROUP_AUTHORIZATION_FAILED),
+    gm.TRANSACTION: _Rights(
+        (Operation.PRODUCE, Operation.ADMIN), KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    ),
+}
+"""Who may look for a coordinator, by the type of the key. Some clients tell of a missing right only if they get the
+error here: kafka-python describes a group that it may not see as one without a state.
+"""
+
+
 async def ask(client: Client, request: object) -> Any:
     """The coordinator's answer; one that the node gives instead has `error` and `message` alone."""
     try:
@@ -37,12 +56,15 @@ async def ask(client: Client, request: object) -> Any:
 async def find_coordinator(client: Client, request: Struct, version: int) -> Struct:
     """The nodes that coordinate groups, or transactions."""
     keys = request.coordinator_keys if version >= _KEYS_SINCE else [request.key]
-    if request.key_type in (gm.GROUP, gm.TRANSACTION):
-        found = await ask(client, gm.FindCoordinatorRequest(keys=keys, key_type=request.key_type))
-        told = [_coordinator(client, key, found, index) for index, key in enumerate(keys)]
-    else:
+    rights = _RIGHTS.get(request.key_type)
+    if rights is None:
         text = f"groups (0) and transactions (1) have coordinators here, keys of type {request.key_type} have none"
         told = [_none(key, KafkaError.UNSUPPORTED_VERSION, text) for key in keys]
+    elif not any(map(client.may, rights.any_of)):
+        told = [_none(key, rights.refused, "") for key in keys]
+    else:
+        found = await ask(client, gm.FindCoordinatorRequest(keys=keys, key_type=request.key_type))
+        told = [_coordinator(client, key, found, index) for index, key in enumerate(keys)]
     answer = _Find(coordinators=told)
     if version < _KEYS_SINCE:
         (one,) = told

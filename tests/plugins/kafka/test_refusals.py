@@ -49,3 +49,24 @@ async def test_who_may_not_produce_gets_no_producer_id(tmp_path: Path, may: str,
     async with node_at(tmp_path, allow=(f"client={may}",)) as node, client_of(node) as client:
         told = await client.ask(Api.INIT_PRODUCER_ID, 4, Init(transactional_id=None))
         assert told.error_code == error and (told.producer_id < 0) == bool(error)
+
+
+@pytest.mark.parametrize(
+    ("may", "group", "transaction"),
+    [
+        ("consume", 0, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        ("produce", KafkaError.GROUP_AUTHORIZATION_FAILED, 0),
+        ("admin", 0, 0),
+    ],
+)
+async def test_who_may_not_use_what_is_coordinated_is_told_no_coordinator(
+    tmp_path: Path, may: str, group: int, transaction: int
+) -> None:
+    Find = message("FindCoordinatorRequest")
+    async with node_at(tmp_path, allow=(f"client={may}",)) as node, client_of(node) as client:
+        for kind, error in enumerate((group, transaction)):
+            told = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            while told == ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                found = await client.ask(Api.FIND_COORDINATOR, 4, Find(coordinator_keys=["k"], key_type=kind))
+                told = found.coordinators[0].error_code
+            assert told == error and (found.coordinators[0].node_id < 0) == bool(error)
