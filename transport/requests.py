@@ -185,11 +185,20 @@ class Request:
         self.connection.refuse(self, detail)
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
-        """Call it when the requester withdraws, or the connection ends, before the answer; at once if so."""
+        """Call it when the requester withdraws, or the connection ends, before the answer; at once if so.
+
+        The answer lets go of it.
+        """
         if self.cancelled:
             callback()
         else:
             self._callbacks.append(callback)
+
+    def answered(self) -> None:
+        """Let go of what was to be called. It mostly holds this request: that cycle would be left to the garbage
+        collector, with each fetch that waits.
+        """
+        self._callbacks.clear()
 
     def withdrawn(self) -> list[Callable[[], None]]:
         """Mark it as cancelled; returns what is to be called."""

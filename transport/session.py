@@ -409,6 +409,7 @@ class Session:
             return False
         if self.unanswered.pop(request.corr, None) is None:
             raise RuntimeError(f"request {request.kind} of {self._peer} was answered before")
+        request.answered()
         self.intake.body_done(len(request.body))
         return True
 

@@ -226,7 +226,7 @@ class Producer(Bridge[TrioProducer]):
             yield self
             await self.commit()
         except BaseException:
-            await asyncio.shield(self._call(self._held.intake.leave))
+            await asyncio.shield(self._call(lambda: self._handover.end_transaction(self._held.intake.leave)))
             raise
 
     async def begin(self) -> None:
@@ -239,9 +239,8 @@ class Producer(Bridge[TrioProducer]):
         await self._call(lambda: self._held.commit())
 
     async def abort(self) -> None:
-        """Abort the open transaction: nothing of it counts."""
-        await self._call(self._handover.flush)
-        await self._call(lambda: self._held.abort())
+        """Abort the open transaction: nothing of it counts. Waiting records are dropped."""
+        await self._call(lambda: self._handover.end_transaction(self._held.abort))
 
     async def send_offsets(self, offsets: Positions, group_metadata: GroupMetadata) -> None:
         """Commit what a group has read with the transaction; see the trio producer's."""

@@ -233,7 +233,7 @@ class BlockingProducer(BlockingClient[Producer]):
             yield self
             self.commit()
         except BaseException:
-            self._portal.call(lambda: self._held.intake.leave())
+            self._portal.call(lambda: self._handover.end_transaction(self._held.intake.leave))
             raise
 
     def begin(self) -> None:
@@ -246,9 +246,8 @@ class BlockingProducer(BlockingClient[Producer]):
         self._portal.call(lambda: self._held.commit())
 
     def abort(self) -> None:
-        """Abort the open transaction: nothing of it counts."""
-        self.flush()
-        self._portal.call(lambda: self._held.abort())
+        """Abort the open transaction: nothing of it counts. Waiting records are dropped."""
+        self._portal.call(lambda: self._handover.end_transaction(self._held.abort))
 
     def send_offsets(self, offsets: Positions, group_metadata: GroupMetadata) -> None:
         """Commit what a group has read with the transaction; see `Transaction.send_offsets`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import Any
@@ -264,6 +264,16 @@ class Handover:
     async def flush(self) -> None:
         await self.all_moved()
         await self._producer().intake.flush()
+
+    async def end_transaction(self, end: Callable[[], Awaitable[None]]) -> None:
+        """Await the end of a transaction, which takes nothing more: what is queued must not get into the next."""
+        for record, *_ in self._queue:
+            # Whoever gives a transaction up knows that its records are not delivered.
+            record._looked_at = True
+        try:
+            await end()
+        finally:
+            await self.all_moved()
 
     async def take_many(self, *arguments: Any) -> Deliveries:
         """Behind what is queued; the arguments are those of `Intake.take_many`."""

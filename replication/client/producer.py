@@ -442,7 +442,9 @@ class Intake:
 
     async def take(self, *checked: Any) -> Delivery:
         """Like `try_take`, but waits for space; raises BufferFullError after `max_block_ms`."""
-        return await self._producer._send_later(*checked)
+        # What was full when the caller looked may be empty by now, and then nobody would tell of space.
+        taken = self.try_take(*checked)
+        return taken if taken is not None else await self._producer._send_later(*checked)
 
     async def take_many(self, topic: str, *arguments: Any) -> Deliveries:
         """Take the result of `check_many`, with partition and timestamp."""

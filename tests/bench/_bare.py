@@ -22,6 +22,8 @@ import attrs
 
 from insync.storage.batch import crc32c
 
+from ._page_cache import touch
+
 ORDER = struct.Struct("<QQ")
 """From where, and how much; nothing at all asks what CPU it took."""
 SECONDS = struct.Struct("<d")
@@ -35,19 +37,6 @@ class Load:
 
     rate: float
     cpu: float
-
-
-def touch(folder: Path, size: int) -> None:
-    """Write so many bytes to a file and delete it.
-
-    What a run writes then takes memory that was in use a moment ago. A virtual machine gives large free blocks
-    back to its host (free page reporting), which has to find others when they are used again: that doubled the
-    CPU of runs that wrote 4 MiB at a time, and told nothing of them.
-    """
-    block = os.urandom(BLOCK)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        for _ in range(size // BLOCK):
-            file.write(block)
 
 
 def follow(scheme: str, address: str, total: int, piece: int, folder: Path) -> Load:

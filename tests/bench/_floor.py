@@ -29,6 +29,8 @@ def measure(folder: Path, total: int, block_size: int) -> float:
         if leader.is_alive():
             leader.kill()
             leader.join()
+        for name in ("leader", "follower-0", "follower-1"):
+            (folder / name).unlink(missing_ok=True)
     return total / elapsed
 
 

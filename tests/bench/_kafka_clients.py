@@ -33,6 +33,15 @@ def create(servers: str, topic: str, partitions: int) -> None:
         raise RuntimeError(f"{topic} cannot be written to")
 
 
+def delete(servers: str, topic: str) -> None:
+    """Brokers delete its files when they think it right."""
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": servers})
+    (deleted,) = admin.delete_topics([topic]).values()
+    deleted.result(30)
+
+
 def perf_test(java: Java, servers: str, topic: str, count: int, size: int, *settings: str) -> float:
     """MB a second of Kafka's own producer-perf-test."""
     said = java.run(

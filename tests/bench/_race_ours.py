@@ -26,6 +26,12 @@ async def create(servers: list[str], topic: str, partitions: int) -> None:
         await admin.create_topic(topic, partitions=partitions, replication_factor=3)
 
 
+async def delete(servers: list[str], topic: str) -> None:
+    """Its files are gone soon after."""
+    async with Admin(servers) as admin:
+        await admin.delete_topic(topic)
+
+
 async def produce(
     servers: list[str], topic: str, count: int, size: int, *, many: bool, options: dict[str, Any]
 ) -> float:

@@ -1,4 +1,7 @@
-"""End to end: one producer, three node processes, replication factor 3, acks=all, idempotent."""
+"""End to end: one producer, three node processes, replication factor 3, acks=all, idempotent.
+
+The floor and each run write to files of their own, which go afterwards, and find the machine alike: see `settle`.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,17 @@ from insync.replication.client.delivery import Delivery
 
 from ..processes import cluster
 from . import _floor
+from ._page_cache import settle
 from ._processor import seconds_of
 from .report import Result, against, at_least, at_most
 
 MIB = 1 << 20
-PARTITIONS = 3
+PARTITIONS = REPLICAS = 3
 ROUNDS = 3
 RATE = 1_000
 CHUNK = 2000
+NAMED = str.maketrans(" ,", "--")
+"""Of a figure to the name of its topic."""
 
 
 async def produce(servers: list[str], topic: str, size: int, total: int, options: dict[str, int]) -> float:
@@ -68,7 +74,12 @@ async def latency(servers: list[str], topic: str, count: int) -> list[float]:
 
 async def _create(servers: list[str], topic: str) -> None:
     async with Admin(servers) as admin:
-        await admin.create_topic(topic, partitions=PARTITIONS, replication_factor=3)
+        await admin.create_topic(topic, partitions=PARTITIONS, replication_factor=REPLICAS)
+
+
+async def _delete(servers: list[str], topic: str) -> None:
+    async with Admin(servers) as admin:
+        await admin.delete_topic(topic)
 
 
 def run(*, smoke: bool) -> Sequence[Result]:
@@ -88,10 +99,15 @@ def run(*, smoke: bool) -> Sequence[Result]:
         with cluster(folder) as nodes:
             servers = [node.endpoint for node in nodes]
             trio.run(_create, servers, "bench")
-            for _ in range(rounds):
+            for number in range(rounds):
+                settle(folder, REPLICAS * big)
                 floors.append(_floor.measure(folder, big, 512 << 10))
                 for figure, size, total, options in runs:
-                    rate = trio.run(produce, servers, "bench", size, total, options)
+                    topic = f"{figure.translate(NAMED)}-{number}"
+                    trio.run(_create, servers, topic)
+                    settle(folder, REPLICAS * total)
+                    rate = trio.run(produce, servers, topic, size, total, options)
+                    trio.run(_delete, servers, topic)
                     figures.setdefault(figure, []).append(rate)
             processes = [os.getpid(), *(node.process.pid for node in nodes)]
             before = seconds_of(processes)

@@ -20,9 +20,10 @@ from insync.storage.batch import scan
 from insync.transport import Connection, Identity, Payload, Response, TransportError, connect
 
 from . import _bare
-from ._bare import Load, touch
+from ._bare import Load
 from ._far_end import far_process
 from ._local_peer import BYTES, CPU, ECHO, FETCH, FETCH_BODY, PAYLOAD_BYTES, SECONDS
+from ._page_cache import touch
 from .report import Result, against
 
 GIB = 1 << 30

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import functools
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -94,3 +97,39 @@ def test_a_run_goes_on_where_an_earlier_one_ended(tmp_path: Path) -> None:
     assert known(tests_only=True, again=False) == {killed.id, alive.id, halfway.id}
     assert known(tests_only=False, again=True) == known(tests_only=True, again=True) == {killed.id}
     assert tried_before(tmp_path / "none", picked, argparse.Namespace()) == {}
+
+
+LEAVES_A_PROCESS = """
+import os, pathlib, signal, subprocess
+
+def test_that_is_killed_while_its_process_runs():
+    sleeper = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    pathlib.Path({file!r}).write_text(str(sleeper.pid))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+ONE_TRIAL = """
+import sys
+from tests.mutants.mechanical.operators import sites
+from tests.mutants.mechanical.reach import REPLICATION, Reach
+from tests.mutants.mechanical.trial import attempt
+
+site = sites(REPLICATION, "core")[0]
+reach = Reach({site.file: {site.line: [sys.argv[1]]}}, {sys.argv[1]: 1.0})
+print(attempt(site, 1.0, reach, simulate=False).verdict)
+"""
+
+
+def test_the_processes_of_a_trial_end_with_it_if_a_signal_ends_it(tmp_path: Path) -> None:
+    told, test = tmp_path / "pid", tmp_path / "test_leaving.py"
+    test.write_text(LEAVES_A_PROCESS.format(file=str(told)))
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_TRIAL, str(test)], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.strip() == "hung", done.stderr
+    sleeper = int(told.read_text())
+    try:
+        assert not Path(f"/proc/{sleeper}").exists()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(sleeper, signal.SIGKILL)

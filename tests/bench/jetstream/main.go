@@ -49,7 +49,9 @@ func main() {
 			must(err)
 		}
 		<-stream.PublishAsyncComplete()
-		must(json.NewEncoder(os.Stdout).Encode(map[string]float64{"rate": float64(count) / time.Since(start).Seconds()}))
+		taken := time.Since(start).Seconds()
+		must(stream.DeleteStream("bench"))
+		must(json.NewEncoder(os.Stdout).Encode(map[string]float64{"rate": float64(count) / taken}))
 		return
 	}
 	taken, lock, waits := make([]float64, 0, count), sync.Mutex{}, sync.WaitGroup{}

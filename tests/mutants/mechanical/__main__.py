@@ -18,6 +18,8 @@ from .operators import Site, sites
 from .reach import REPLICATION, ROOMS, measure, room_of, warm_up
 from .trial import ALIVE, Tried, attempt, digest
 
+SAMPLE = 500
+
 
 def main() -> int:
     chosen = _arguments()
@@ -52,13 +54,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--rooms", type=_rooms, default=list(ROOMS), help=f"which rooms to change (default {','.join(ROOMS)})"
     )
-    parser.add_argument("--sample", type=int, default=500, help="how many changes to try (default 500)")
+    parser.add_argument(
+        "--sample", type=int, help=f"how many changes to try (default {SAMPLE}, or all that --only names)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="which sample (default 1)")
     parser.add_argument(
         "--seconds", type=float, default=20.0, help="processor time for each change (default 20)"
     )
     parser.add_argument("--tests-only", action="store_true", help="ask the unit tests and not the simulator")
-    parser.add_argument("--only", default="", metavar="REGEX", help="all changes whose id matches, no sample")
+    parser.add_argument("--only", default="", metavar="REGEX", help="only changes whose id matches")
     parser.add_argument("--list", action="store_true", help="print the id of every change and stop")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a summary")
     parser.add_argument(
@@ -79,11 +83,11 @@ def _rooms(text: str) -> list[str]:
 
 
 def _pick(everything: list[Site], chosen: argparse.Namespace) -> list[Site]:
-    if chosen.only:
-        return [site for site in everything if re.search(chosen.only, site.id)]
-    # By digest, so that the sample stays nearly the same while the core changes.
-    order = sorted(everything, key=lambda site: hashlib.sha256(f"{chosen.seed} {site.id}".encode()).digest())
-    return order[: chosen.sample]
+    matching = [site for site in everything if re.search(chosen.only, site.id)]
+    sample = chosen.sample or (len(matching) if chosen.only else SAMPLE)
+    # By digest, so that the sample stays nearly the same while the code changes.
+    order = sorted(matching, key=lambda site: hashlib.sha256(f"{chosen.seed} {site.id}".encode()).digest())
+    return order[:sample]
 
 
 def tried_before(file: Path, picked: list[Site], chosen: argparse.Namespace) -> dict[str, Tried]:

@@ -16,6 +16,7 @@ from types import CodeType, ModuleType
 
 import attrs
 
+from . import orphans
 from .operators import Site, changed
 from .reach import REPLICATION, Reach, room_of, run_tests
 
@@ -52,10 +53,13 @@ class Tried:
 def attempt(site: Site, seconds: float, reach: Reach, *, simulate: bool = True) -> Tried:
     """Try one change for so many seconds of processor time; one that never ends is noticed by that.
 
+    The processes that it started end with it. So do all other children of this process.
+
     simulate: whether the simulator is asked, too, when no unit test has noticed.
     """
     started = time.monotonic()
     sys.stdout.flush()
+    orphans.adopt()
     child = os.fork()
     if child == 0:
         code = AT_IMPORT
@@ -64,6 +68,7 @@ def attempt(site: Site, seconds: float, reach: Reach, *, simulate: bool = True) 
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)
+    orphans.end()
     verdict = VERDICTS.get(os.waitstatus_to_exitcode(status), HUNG)
     return Tried(
         id=site.id,

@@ -26,10 +26,12 @@ from insync.replication.client import (
     TopicExistsError,
     UnknownTopicError,
 )
+from insync.replication.client._handover import HandedOver
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
 
 from ..client.faults import answer_when, drop, fail_with
+from ..client.test_transactions import Script
 from ..client.threaded_cluster import ThreadedCluster, threaded_cluster
 
 
@@ -191,6 +193,44 @@ def test_a_result_that_came_as_its_task_was_cancelled_comes_again(threaded: Thre
             assert [each.offset for each in await consumer.poll(5000)] == list(range(10))
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["abort", "an error leaves the block"])
+def test_what_was_queued_in_an_aborted_transaction_is_not_sent_in_the_next_one(
+    threaded: ThreadedCluster, how: str
+) -> None:
+    """It is queued behind a record whose topic has gone and that waits for it to come back."""
+    Script(threaded.cluster)
+
+    def looks() -> int:
+        return sum(node.seen[Kind.METADATA] for node in threaded.cluster.nodes)
+
+    async def queue(producer: Producer) -> list[HandedOver]:
+        gone, behind, before = HandedOver(), HandedOver(), looks()
+        assert producer._handover.offer(gone, "gone", b"x", None, (), None, None)
+        assert producer._handover.offer(behind, "t", b"behind", None, (), None, None)
+        while looks() == before:
+            threaded.do(lambda: None)
+        return [gone, behind]
+
+    async def main() -> None:
+        async with Producer(threaded.urls, transactional_id="etl") as producer:
+            await producer.prepare("t")
+            if how == "abort":
+                await producer.begin()
+                queued = await queue(producer)
+                await producer.abort()
+            else:
+                with pytest.raises(KeyError):
+                    async with producer.transaction():
+                        queued = await queue(producer)
+                        raise KeyError
+            async with producer.transaction():
+                await producer.send_and_wait("t", b"y")
+            assert all(each._failure() is not None for each in queued)
+
+    asyncio.run(main())
+    assert threaded.cluster.topics["t"][0].end == 1
 
 
 def test_waiting_for_a_delivery_can_be_cancelled_and_begun_again(threaded: ThreadedCluster) -> None:

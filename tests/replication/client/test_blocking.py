@@ -22,6 +22,7 @@ from insync.replication.client import (
     DeliveryTimeoutError,
     RecordTooLargeError,
     TopicExistsError,
+    TransactionAbortableError,
     UnknownTopicError,
 )
 from insync.replication.client._elsewhere import undo_step
@@ -97,11 +98,86 @@ def test_transactions_that_are_aborted_and_committed(threaded):
     script = Script(threaded.cluster)
     with BlockingProducer(threaded.urls, transactional_id="etl") as producer:
         producer.begin()
-        producer.send("t", b"x")
+        producer.send("t", b"x").result(5)
         producer.abort()
         with producer.transaction() as txn:
             txn.send("t", b"y")
     assert ends(script) == [(0, False), (1, True)]
+
+
+def test_an_abort_drops_what_waits_to_be_sent_or_to_be_taken_over(threaded):
+    """It does not wait for a leader that never answers."""
+    Script(threaded.cluster)
+    settings = {"buffer_memory": 2000, "request_timeout_ms": 300, "delivery_timeout_ms": 5000}
+    with BlockingProducer(threaded.urls, transactional_id="etl", **settings) as producer:
+        assert producer.prepare("t") == 1
+        threaded.do(lambda: threaded.cluster.nodes[0].script(Kind.PRODUCE, *[drop] * 1000))
+        producer.begin()
+        sent = [producer.send("t", bytes(1500)) for _ in range(4)]
+        while not threaded.cluster.nodes[0].seen[Kind.PRODUCE]:
+            threaded.do(lambda: None)
+        producer.abort()
+        assert all(each.done() for each in sent)
+        for each in sent[1:]:
+            assert isinstance(each.exception(5), TransactionAbortableError), each
+        threaded.do(lambda: threaded.cluster.nodes[0].before[Kind.PRODUCE].clear())
+        with producer.transaction() as txn:
+            txn.send("t", b"y")
+
+
+def test_a_record_is_taken_over_though_room_comes_before_the_task_that_waits_for_it(threaded, monkeypatch):
+    Script(threaded.cluster)
+    settings = {"buffer_memory": 2000, "delivery_timeout_ms": 3000, "linger_ms": 2000}
+    with BlockingProducer(threaded.urls, transactional_id="etl", **settings) as producer:
+        producer.prepare("t")
+        handover, move, full = producer._handover, producer._handover._move, []
+
+        def move_and_make_room() -> bool:
+            left = move()
+            if left and not full:
+                full.append(left)
+                producer._held._sender.give_up_transaction(TransactionAbortableError("room is made"))
+            return left
+
+        monkeypatch.setattr(handover, "_move", move_and_make_room)
+        producer.begin()
+        sent = [producer.send("t", bytes(1500)) for _ in range(2)]
+        errors = [each.exception(10) for each in sent]
+        assert all(isinstance(error, TransactionAbortableError) for error in errors) and full, errors
+        producer.abort()
+
+
+@pytest.mark.parametrize("how", ["abort", "an error leaves the block"])
+def test_what_was_queued_in_an_aborted_transaction_is_not_sent_in_the_next_one(threaded, how):
+    """It is queued behind a record whose topic has gone and that waits for it to come back."""
+    Script(threaded.cluster)
+    with BlockingProducer(threaded.urls, transactional_id="etl") as producer:
+        producer.prepare("t")
+        gone, behind = HandedOver(), HandedOver()
+
+        def looks() -> int:
+            return sum(node.seen[Kind.METADATA] for node in threaded.cluster.nodes)
+
+        def queue() -> None:
+            before = looks()
+            assert producer._handover.offer(gone, "gone", b"x", None, (), None, None)
+            assert producer._handover.offer(behind, "t", b"behind", None, (), None, None)
+            while looks() == before:
+                threaded.do(lambda: None)
+
+        if how == "abort":
+            producer.begin()
+            queue()
+            producer.abort()
+        else:
+            with pytest.raises(KeyError), producer.transaction():
+                queue()
+                raise KeyError
+        assert gone.done() and behind.done()
+        with producer.transaction() as txn:
+            txn.send("t", b"y").result(5)
+        assert behind._failure() is not None and gone._failure() is not None
+        assert threaded.cluster.topics["t"][0].end == 1
 
 
 def test_many_threads_share_a_producer(threaded):
