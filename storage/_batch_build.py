@@ -17,7 +17,7 @@ from ._batch_scan import (
     crc32c,
 )
 from ._codecs import Compression, codec_number, compress
-from ._columns import Buffer, Column, Headers, encode_headers
+from ._columns import NO_ITEMS, Buffer, Column, Headers, encode_headers
 from ._native import ffi, lib
 from .errors import BatchTooLargeError, CorruptBatchError
 
@@ -44,7 +44,7 @@ def _varint_bytes(value: int) -> int:
 
 
 def build_batch(
-    keys: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None,
     values: Sequence[bytes | None],
     *,
     timestamps_ms: Sequence[int] | int,
@@ -55,7 +55,7 @@ def build_batch(
     transactional: bool = False,
     compression: Compression = "none",
 ) -> bytes:
-    """One batch of the records given as columns of equal length, at least one.
+    """One batch of the records given as columns of equal length, at least one. `keys` is None if no record has one.
 
     Base offset is 0 and leader epoch -1 until a leader sets them; the CRC is set. `timestamps_ms` may be one
     for all. Raises ValueError for columns of unequal length, BatchTooLargeError over 2 GiB,
@@ -78,7 +78,7 @@ def build_batch(
 
 def build_batch_into(
     take: Callable[[int], bytearray],
-    keys: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None,
     values: Sequence[bytes | None],
     *,
     timestamps_ms: Sequence[int] | int,
@@ -94,15 +94,15 @@ def build_batch_into(
     fresh memory costs page faults, and a copy of the result another pass over it.
     """
     count = len(values)
-    if count == 0 or len(keys) != count or (headers is not None and len(headers) != count):
+    if count == 0 or any(each is not None and len(each) != count for each in (keys, headers)):
         raise ValueError("a batch needs at least one record, and as many keys and headers as values")
     times = (
         array("q", [timestamps_ms]) * count if isinstance(timestamps_ms, int) else array("q", timestamps_ms)
     )
     if len(times) != count:
         raise ValueError(f"{len(times)} timestamps for {count} records")
-    key, value = Column(keys), Column(values)
-    header = Column([None] * count if headers is None else [encode_headers(each) for each in headers])
+    key, value = NO_ITEMS if keys is None else Column(keys), Column(values)
+    header = NO_ITEMS if headers is None else Column([encode_headers(each) for each in headers])
     # A record's own fields take at most 5+1+10+5+5+5+5 bytes.
     capacity = BATCH_OVERHEAD_BYTES + key.size + value.size + header.size + 36 * count
     out = take(capacity)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ._native import ffi, lib
@@ -50,15 +51,25 @@ class Column:
             joined, lengths = b"", None
         elif nulls:
             joined = b"".join([item for item in items if item is not None])
-            lengths = array("i", [-1 if item is None else len(item) for item in items])
+            lengths = _packed([-1 if item is None else len(item) for item in items])
         else:
             joined = b"".join(items)  # type: ignore[arg-type]
-            lengths = array("i", map(len, items))  # type: ignore[arg-type]
+            lengths = _packed(map(len, items))  # type: ignore[arg-type]
         data = ffi.from_buffer(joined)
         pointer = _NO_BYTES if lengths is None else ffi.from_buffer("int32_t[]", lengths)
         self.size = len(joined)
         self.struct: Any = ffi.new("isr_column *", (data, len(joined), pointer))
         self._keep = (data, pointer)
+
+
+def _packed(lengths: Iterable[int]) -> bytes:
+    """An array of i32, in less than half of the time that `array` takes."""
+    numbers = list(lengths)
+    return struct.pack(f"{len(numbers)}i", *numbers)
+
+
+NO_ITEMS = Column(())
+"""What every record lacks."""
 
 
 class DecodedColumns:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import time
 from typing import Any
 
 import trio
@@ -26,6 +26,7 @@ from .errors import InvalidArgumentError, RecordTooLargeError
 
 _RECORD_OVERHEAD = record_overhead_bytes(1 << 20, 1 << 20)
 _HEADER_OVERHEAD = 10
+_ANY = 1 << 62
 
 
 class Accumulator:
@@ -42,6 +43,7 @@ class Accumulator:
         self._wake = wake
         self._topics: dict[str, TopicQueues] = {}
         self._space = trio.Event()
+        self._buffer_memory = settings.buffer_memory
         self._linger = settings.linger_ms / 1000
         self._delivery_timeout = settings.delivery_timeout_ms / 1000
         self._batch_size = min(settings.batch_size, settings.max_request_size)
@@ -68,6 +70,23 @@ class Accumulator:
         on_delivery: OnDelivery | None = None,
     ) -> Delivery | None:
         """Take one record; None without buffer space or without metadata of the topic."""
+        if partition is None and timestamp_ms is None and on_delivery is None and not headers:
+            delivery = self.join(topic, value, key)
+            if delivery is not None:
+                return delivery
+        return self.decide(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+
+    def decide(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Delivery | None:
+        """`try_append` for a record that does not `join` an open batch."""
         queues = self._known(topic)
         if queues is None:
             return None
@@ -93,15 +112,56 @@ class Accumulator:
             batch.size + size > queue.enough and not self._grows(queues, queue, batch, size)
         ):
             batch = self._new_batch(queue)
-        if timestamp_ms is None:
-            timestamp_ms = time.time_ns() // 1_000_000
-        index = batch.add(key, value, headers, timestamp_ms, size)
+        batch.date(timestamp_ms)
+        index = batch.add(key, value, headers, size)
         self.used += size
         if on_delivery is not None:
             batch.callbacks = batch.callbacks or []
             batch.callbacks.append((index, on_delivery))
         if batch.size >= queue.enough and not self._grows(queues, queue, batch, 0):
             self._close(queue)
+        return Delivery(batch, index)
+
+    def join(self, topic: str, value: bytes | None, key: bytes | None) -> Delivery | None:
+        """`try_append` for a record that has a value and perhaps a key, if there is an open batch for it.
+
+        None if there is more to decide. Where most records go was decided for the one before it, or for its key.
+        """
+        if value.__class__ is not bytes:
+            return None
+        try:
+            queues = self._topics[topic]
+            if key is None:
+                queue, most = queues.sticky, queues.sticky_until
+                size = _RECORD_OVERHEAD + len(value)
+            elif key.__class__ is bytes and not queues.has_grown:
+                queue, most = queues.by_key[key], _ANY
+                size = _RECORD_OVERHEAD + len(value) + len(key)
+            else:
+                return None
+        except (KeyError, TypeError):
+            return None
+        if queue is None or queue.open is None:
+            return None
+        batch = queue.open
+        used, size = self.used + size, batch.size + size
+        # A batch takes no more than a request may hold, so the record is not too large either.
+        if size >= queue.enough or size > most or used > self._buffer_memory or self.waiting:
+            return None
+        now = time()
+        if not batch.since <= now < batch.until:
+            batch.date()
+        values = batch.values
+        index = len(values)
+        values.append(value)
+        if batch.keys is not None:
+            batch.keys.append(key)
+        elif key is not None:
+            batch.keys = [None] * index
+            batch.keys.append(key)
+        if batch.headers is not None:
+            batch.headers.append(())
+        batch.size, self.used = size, used
         return Delivery(batch, index)
 
     def _known(self, topic: str) -> TopicQueues | None:
@@ -219,10 +279,8 @@ class Accumulator:
         self, batch: Batch, run: Sequence[bytes | None], key: bytes | None, timestamp_ms: int | None
     ) -> int:
         index, count = batch.count, len(run)
+        batch.date(timestamp_ms)
         batch.values.extend(run)
-        batch.timestamps.extend(
-            [time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms] * count
-        )
         if batch.keys is None and key is not None:
             batch.keys = [None] * index
         if batch.keys is not None:

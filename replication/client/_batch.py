@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Callable
 from functools import partial
+from time import time_ns
 from typing import NamedTuple
 
 import trio
@@ -57,10 +59,14 @@ class Batch:
         "maybe_written",
         "number",
         "partition",
+        "sealed",
         "sequence",
+        "since",
         "size",
+        "timestamp_ms",
         "timestamps",
         "topic",
+        "until",
         "values",
     )
 
@@ -73,7 +79,13 @@ class Batch:
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] | None = None
         self.headers: list[Headers] | None = None
-        self.timestamps: list[int] = []
+        self.timestamps = array("q")
+        """Milliseconds since 1970, of the first records; those behind them have `timestamp_ms`."""
+        self.timestamp_ms = -1
+        self.since = self.until = 0.0
+        """From when to when, in seconds since 1970, `timestamp_ms` is now."""
+        self.sealed = 0
+        """How many records its bytes have."""
         self.callbacks: list[tuple[int, OnDelivery]] | None = None
         self.size = BATCH_OVERHEAD_BYTES
         self.data: bytes | memoryview | None = None
@@ -90,14 +102,26 @@ class Batch:
 
     @property
     def count(self) -> int:
-        return len(self.timestamps)
+        return self.sealed or len(self.values)
 
-    def add(
-        self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int, size: int
-    ) -> int:
-        """Take a record; gives its index."""
-        index = len(self.timestamps)
-        self.timestamps.append(timestamp_ms)
+    def date(self, timestamp_ms: int | None = None) -> None:
+        """Records that are added from now on have this timestamp, by default the time of now."""
+        if timestamp_ms is None:
+            timestamp_ms = time_ns() // 1_000_000
+            self.since, self.until = timestamp_ms / 1000, (timestamp_ms + 1) / 1000
+        else:
+            self.since = self.until = 0.0
+        if timestamp_ms != self.timestamp_ms:
+            self._write_timestamps()
+            self.timestamp_ms = timestamp_ms
+
+    def _write_timestamps(self) -> None:
+        missing = len(self.values) - len(self.timestamps)
+        self.timestamps.extend(array("q", [self.timestamp_ms]) * missing)
+
+    def add(self, key: bytes | None, value: bytes | None, headers: Headers, size: int) -> int:
+        """Take a record, of the time that `date` was told; gives its index."""
+        index = len(self.values)
         self.values.append(value)
         if self.keys is not None:
             self.keys.append(key)
@@ -122,22 +146,24 @@ class Batch:
     ) -> None:
         """Make the bytes, once; they stay the same however often they are sent."""
         producer_id, epoch = identity or (-1, -1)
-        keys = self.keys if self.keys is not None else [None] * self.count
+        if self.timestamps:
+            self._write_timestamps()
         build: Callable[..., bytes | memoryview]
         if compression == "none" and self.size >= LARGE:
             build = partial(build_batch_into, buffers.take)
         else:
             build = partial(build_batch, compression=compression)
         self.data = build(
-            keys,
+            self.keys,
             self.values,
-            timestamps_ms=self.timestamps,
+            timestamps_ms=self.timestamps or self.timestamp_ms,
             headers=self.headers,
             producer_id=producer_id,
             producer_epoch=epoch,
             base_sequence=sequence,
             transactional=transactional,
         )
+        self.sealed = len(self.values)
         self.keys, self.values, self.headers = None, [], None
 
     def let_go(self, buffers: Buffers) -> None:
@@ -189,4 +215,5 @@ class Batch:
         if not self.done:
             raise RuntimeError("the outcome is not known yet; use wait()")
         offset = self.base_offset + index if self.base_offset >= 0 else -1
-        return RecordMetadata(self.topic, self.partition, offset, self.timestamps[index])
+        timestamp_ms = self.timestamps[index] if index < len(self.timestamps) else self.timestamp_ms
+        return RecordMetadata(self.topic, self.partition, offset, timestamp_ms)

@@ -47,12 +47,14 @@ class TopicQueues:
         self._batch_size = min(settings.batch_size, settings.max_request_size)
         self._config: object = None
         self._largest = 0
-        self._sticky: PartitionQueue | None = None
-        self._sticky_until = 0
-        """The size of its open batch at which records without a key go elsewhere."""
+        self.sticky: PartitionQueue | None = None
+        """Where the last record without a key went, if such records stay with a partition for a while."""
+        self.sticky_until = 0
+        """The size of its open batch up to which they do."""
         self._turn = -1
         """The partition that had the last record, where they take turns."""
-        self._by_key: dict[bytes, PartitionQueue] = {}
+        self.by_key: dict[bytes, PartitionQueue] = {}
+        """Where records with these keys go, unless the topic `has_grown`."""
         self._random = random.Random()
         self._grow()
 
@@ -66,6 +68,11 @@ class TopicQueues:
             self._largest = min(limit, most) if isinstance(most, int) and most > 0 else limit
         return max(self._largest, self._batch_size)
 
+    @property
+    def has_grown(self) -> bool:
+        """Whether the topic has partitions for which there are no queues yet."""
+        return len(self.queues) < len(self._topic.leaders)
+
     def choose(self, key: bytes | None, partition: int | None, size: int) -> PartitionQueue:
         """The queue for a record of `size` bytes.
 
@@ -73,7 +80,7 @@ class TopicQueues:
           UnknownTopicError: The topic has no such partition.
           PartitionerError: A partitioner raised, or gave no number.
         """
-        if len(self.queues) < len(self._topic.leaders):
+        if self.has_grown:
             self._grow()
         if partition is not None:
             if partition.__class__ is not int:
@@ -85,13 +92,13 @@ class TopicQueues:
         if callable(partitioner):
             return self.queues[self._asked(partitioner, key)]
         if key is not None and partitioner != "sticky":
-            return self._by_key.get(key) or self._keyed(key)
-        sticky = self._sticky
-        if sticky is None or sticky.open is None or sticky.open.size + size > self._sticky_until:
-            sticky = self._sticky = self._unkeyed()
+            return self.by_key.get(key) or self._keyed(key)
+        sticky = self.sticky
+        if sticky is None or sticky.open is None or sticky.open.size + size > self.sticky_until:
+            sticky = self.sticky = self._unkeyed()
             begun = sticky.open.size if sticky.open is not None else 0
             # A batch that has grown takes as much again as another one would.
-            self._sticky_until = self._batch_size + (begun if begun + size > self._batch_size else 0)
+            self.sticky_until = self._batch_size + (begun if begun + size > self._batch_size else 0)
         return sticky
 
     def named(self, key: bytes | None, partition: int | None) -> int | None:
@@ -115,9 +122,9 @@ class TopicQueues:
         return partition
 
     def _keyed(self, key: bytes) -> PartitionQueue:
-        if len(self._by_key) >= _KEYS_CACHED:
-            self._by_key.clear()
-        queue = self._by_key[key] = self.queues[partition_for_key(key, len(self.queues))]
+        if len(self.by_key) >= _KEYS_CACHED:
+            self.by_key.clear()
+        queue = self.by_key[key] = self.queues[partition_for_key(key, len(self.queues))]
         return queue
 
     def _asked(self, partitioner: Partitioner, key: bytes | None) -> int:
@@ -142,6 +149,9 @@ class TopicQueues:
         leaders = self._topic.leaders
         led = [queue for queue, leader in zip(self.queues, leaders, strict=False) if leader.node_id >= 0]
         choices = led or self.queues
+        idle = [queue for queue in choices if not queue.waiting]
+        if idle:
+            return self._random.choice(idle)
         backlogs = [self._backlog(queue) for queue in choices]
         least = min(backlogs)
         return self._random.choice(
@@ -150,11 +160,9 @@ class TopicQueues:
 
     def _backlog(self, queue: PartitionQueue) -> int:
         """How many batches of the usual size wait, in however many they are gathered."""
-        if not queue.waiting:
-            return 0
         return sum(max(1, (batch.size - BATCH_OVERHEAD_BYTES) // self._batch_size) for batch in queue.waiting)
 
     def _grow(self) -> None:
         count, name = len(self._topic.leaders), self._topic.name
         self.queues += [PartitionQueue(name, n, self._settings) for n in range(len(self.queues), count)]
-        self._by_key.clear()
+        self.by_key.clear()

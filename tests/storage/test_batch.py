@@ -153,11 +153,19 @@ def test_sequences_wrap() -> None:
     assert info.last_sequence == 1
 
 
+@given(st.lists(optional_bytes, min_size=1, max_size=20), millis)
+def test_no_keys_are_as_many_that_are_null(values: list, time: int) -> None:
+    nulls: list[bytes | None] = [None] * len(values)
+    assert build_batch(None, values, timestamps_ms=time) == build_batch(nulls, values, timestamps_ms=time)
+
+
 def test_unequal_columns_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         build_batch([], [], timestamps_ms=0)
     with pytest.raises(ValueError, match="as many"):
         build_batch([None], [b"", b""], timestamps_ms=0)
+    with pytest.raises(ValueError, match="as many"):
+        build_batch(None, [b"", b""], headers=[()], timestamps_ms=0)
     with pytest.raises(ValueError, match="1 timestamps for 2"):
         build_batch([None] * 2, [b""] * 2, timestamps_ms=[1])
 

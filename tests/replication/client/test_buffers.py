@@ -15,8 +15,9 @@ VALUES = [bytes([n]) * 1000 for n in range(100)]
 
 def sealed(buffers: Buffers, values: list[bytes | None]) -> Batch:
     batch = Batch("t", 0, 0.0, 1.0)
+    batch.date(7)
     for value in values:
-        batch.add(None, value, (), 7, 1000)
+        batch.add(None, value, (), 1000)
     batch.seal(ProducerIdentity(5, 1), 9, "none", buffers)
     return batch
 
@@ -59,8 +60,9 @@ def test_small_and_compressed_batches_have_memory_of_their_own() -> None:
     small.let_go(buffers)
     assert small.data is None
     batch = Batch("t", 0, 0.0, 1.0)
+    batch.date(7)
     for value in VALUES:
-        batch.add(None, value, (), 7, 1000)
+        batch.add(None, value, (), 1000)
     batch.seal(None, -1, "gzip", buffers)
     assert isinstance(batch.data, bytes)
 

@@ -1,0 +1,216 @@
+"""The short way of a record into an open batch comes to the same as the long way, which decides everything anew."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import trio
+
+from insync.replication.client import InvalidArgumentError, Producer, _accumulator, _batch
+from insync.replication.client._accumulator import Accumulator
+from insync.replication.client._batch import Batch
+from insync.replication.client._buffers import Buffers
+from insync.replication.client._cluster import Leader, Topic
+from insync.replication.client._partitioning import PartitionQueue
+from insync.replication.client._settings import ProducerSettings
+from insync.replication.client.errors import ClientError
+from insync.storage.batch import records
+
+from .fake_cluster import fake_cluster
+
+
+class Clock:
+    """Of both ways; stands still unless it is told otherwise."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.microseconds = 1_700_000_000_000_000
+        monkeypatch.setattr(_accumulator, "time", lambda: self.microseconds / 1e6)
+        monkeypatch.setattr(_batch, "time_ns", lambda: self.microseconds * 1000)
+
+
+class LongWay(Accumulator):
+    def join(self, topic: str, value: bytes | None, key: bytes | None) -> None:
+        return None
+
+
+class Side:
+    """An accumulator of one topic, and what a sender does to it."""
+
+    def __init__(self, kind: type[Accumulator], settings: ProducerSettings, seed: int) -> None:
+        self.taken: list[Batch] = []
+        self.made = kind(settings, lambda at: None)
+        self.topic = Topic("t", "id", [Leader(n, 1) for n in range(3)], config={"max_message_bytes": 500})
+        self.made.add_topic(self.topic)
+        self.of_topic = self.made._topics["t"]
+        self.of_topic._random = random.Random(seed)
+
+    def append(self, arguments: tuple[Any, ...]) -> object:
+        try:
+            delivery = self.made.try_append(*arguments)
+        except (ClientError, InvalidArgumentError) as error:
+            return type(error), str(error)
+        return delivery and (delivery.partition, delivery._index)
+
+    def take(self, number: int) -> None:
+        """The sender takes the first batch of a partition."""
+        queues = self.of_topic.queues
+        if number < len(queues) and (queue := queues[number]).waiting:
+            batch = queue.waiting.popleft()
+            if batch is queue.open:
+                queue.open = None
+            self.taken.append(batch)
+
+    def settle(self) -> None:
+        if self.taken:
+            batch = self.taken.pop(0)
+            batch.settle(0, None)
+            self.made.release(batch)
+
+    def state(self) -> list[object]:
+        # A new partition may be noticed with the next batch.
+        queues = [queue for queue in self.of_topic.queues if queue.waiting]
+        return [self.made.used, *map(_queue, queues), *map(_content, self.taken)]
+
+
+def _queue(queue: PartitionQueue) -> tuple[object, ...]:
+    return (
+        queue.partition,
+        queue.enough if queue.open else None,
+        queue.open and queue.open.number,
+        [_content(batch) for batch in queue.waiting],
+    )
+
+
+def _content(batch: Batch) -> tuple[object, ...]:
+    times = [*batch.timestamps, *[batch.timestamp_ms] * (batch.count - len(batch.timestamps))]
+    keys = batch.keys or [None] * batch.count
+    headers = batch.headers or [()] * batch.count
+    columns = list(zip(map(type, keys), keys, batch.values, headers, times, strict=True))
+    return batch.partition, batch.number, batch.size, batch.count, columns
+
+
+PARTITIONERS: list[Any] = ["default", "sticky", "round_robin", lambda topic, key, count: 1]
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS, ids=["default", "sticky", "round_robin", "function"])
+async def test_both_ways_come_to_the_same(partitioner, monkeypatch):
+    """Of thousands of records, keyed or not, with full memory, batches that are taken, and new partitions."""
+    clock = Clock(monkeypatch)
+    for seed in range(60):
+        dice = random.Random(seed)
+        settings = ProducerSettings(
+            batch_size=300,
+            max_request_size=600,
+            buffer_memory=dice.choice((900, 4000)),
+            partitioner=partitioner,
+        )
+        short, long = Side(Accumulator, settings, seed), Side(LongWay, settings, seed)
+        for step in range(150):
+            clock.microseconds += dice.choice((0, 0, 0, 130, 1000, 7000, -2500))
+            act = dice.random()
+            if act < 0.75:
+                arguments = _record(dice, step)
+                said = short.append(arguments)
+                assert said == long.append(arguments), (seed, step)
+            elif act < 0.8:
+                number = dice.randrange(8)
+                for side in (short, long):
+                    side.take(number)
+            elif act < 0.95:
+                for side in (short, long):
+                    side.settle()
+            elif act < 0.96:
+                for side in (short, long):
+                    side.topic.leaders.append(Leader(len(side.topic.leaders), 1))
+            elif act < 0.98:
+                held_up = dice.random() < 0.5
+                for side in (short, long):
+                    for queue in side.of_topic.queues[:3]:
+                        queue.is_held_up = held_up
+            else:
+                waiting = dice.randrange(2)
+                for side in (short, long):
+                    side.made.waiting = waiting
+            assert short.state() == long.state(), (seed, step)
+
+
+def _record(dice: random.Random, step: int) -> tuple[Any, ...]:
+    value: Any = dice.choice((b"%d" % step, b"x" * dice.randrange(120), bytearray(b"y"), None, "text", b""))
+    key: Any = dice.choice(
+        (None, None, b"a", b"b", b"%d" % dice.randrange(50), bytearray(b"a"), memoryview(b"a"), 7)
+    )
+    plain = dice.random() < 0.8
+    headers = () if plain else dice.choice(((), [("name", b"value")], None, 7))
+    partition = None if plain else dice.choice((None, 0, 1, 9, "x"))
+    timestamp_ms = None if plain else dice.choice((None, 0, 1_700_000_000_000, -1))
+    return (
+        dice.choice(("t", "t", "t", "t", "t", "t", "t", "other", [])),
+        value,
+        key,
+        headers,
+        partition,
+        timestamp_ms,
+    )
+
+
+async def test_most_records_take_the_short_way(monkeypatch):
+    async with fake_cluster(nodes=1, t=1) as cluster, Producer(cluster.urls) as producer:
+        await producer.prepare("t")
+        decided = []
+        decide = Accumulator.decide
+        monkeypatch.setattr(Accumulator, "decide", lambda *a: decided.append(a) or decide(*a))
+        for number in range(100):
+            await producer.send("t", b"%d" % number)
+            producer.send_nowait("t", b"%d" % number)
+            producer.intake.try_take("t", b"%d" % number, None, (), None, None)
+        await producer.send_many("t", [b"v"] * 100, [b"%d" % (n % 3) for n in range(100)])
+        await producer.flush()
+    assert len(decided) < 20
+    assert cluster.topics["t"][0].end == 400
+
+
+async def test_timestamps_follow_the_clock_and_the_caller(monkeypatch):
+    clock = Clock(monkeypatch)
+    async with fake_cluster(nodes=1, t=1) as cluster, Producer(cluster.urls, linger_ms=1000) as producer:
+        await producer.prepare("t")
+        began = clock.microseconds // 1000
+        deliveries, expected = [], []
+        for microseconds, given in (
+            (0, None),
+            (900, None),
+            (100, None),
+            (0, 5),
+            (0, 5),
+            (0, None),
+            (5000, None),
+            (-7001, None),
+            (0, began + 9),
+            (9000, None),
+            (0, None),
+        ):
+            clock.microseconds += microseconds
+            deliveries.append(await producer.send("t", b"v", timestamp_ms=given))
+            expected.append(clock.microseconds // 1000 if given is None else given)
+        clock.microseconds += 3000
+        many = await producer.send_many("t", [b"v"] * 3)
+        expected += [clock.microseconds // 1000] * 3
+        await producer.flush()
+        told = [(await delivery.wait()).timestamp_ms for delivery in [*deliveries, *many]]
+    assert told == expected
+    assert len({id(delivery._batch) for delivery in [*deliveries, *many]}) == 1
+
+
+async def test_a_batch_counts_its_records_whether_or_not_it_has_bytes():
+    batch = Batch("t", 0, 0.0, 1.0)
+    batch.date(7)
+    for number in range(3):
+        assert batch.add(None, b"v", (), 10) == number == batch.count - 1
+    batch.seal(None, -1, "none", Buffers())
+    assert batch.count == 3
+    assert batch.data is not None
+    assert [record.timestamp_ms for record in records(bytes(batch.data))] == [7, 7, 7]
+    batch.settle(40, None)
+    assert [batch.metadata(at)[2:] for at in range(3)] == [(40, 7), (41, 7), (42, 7)]
+    await trio.lowlevel.checkpoint()
