@@ -12,7 +12,7 @@ from ..client import NOT_ALLOWED, Client
 from ..protocol import Struct, message
 from ..protocol.apis import Api, KafkaError
 from .table import Offer
-from .topics import ask_controller, seen
+from .topics import ask, seen
 
 _Described = message("DescribeClientQuotasResponse")
 _Altered = message("AlterClientQuotasResponse")
@@ -102,7 +102,7 @@ async def _alter(client: Client, entry: Struct, *, validate_only: bool) -> tuple
         return KafkaError.CLUSTER_AUTHORIZATION_FAILED, NOT_ALLOWED
     if validate_only:
         return ErrorCode.NONE, ""
-    done = await ask_controller(client, change)
+    done = await ask(client, change, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
     return done.error, done.message
 
 

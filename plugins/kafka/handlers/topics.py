@@ -35,30 +35,33 @@ _Reassign = message("AlterPartitionReassignmentsResponse")
 _Moves = message("ListPartitionReassignmentsResponse")
 _PREFERRED = 0
 CONTROLLER_PATIENCE = 10.0
+"""Seconds for which a request waits for a controller to be elected."""
 _CONTROLLER_PAUSE = 0.1
-"""Seconds: how long a request waits for a controller to be elected, and between two attempts."""
+"""Seconds between two attempts."""
 
 
 async def ask(client: Client, request: object, refused: int = KafkaError.TOPIC_AUTHORIZATION_FAILED) -> Any:
-    """The node's answer; one that is an error as a whole has an `error` and a `message`, too."""
+    """The controller's answer; one that is an error as a whole has an `error` and a `message`, too.
+
+    While there is no controller it is asked again, as Kafka's brokers do: librdkafka and kafka-python do not.
+    """
+    answer: Any = m.TopicChanged(error=ErrorCode.NOT_CONTROLLER, message="no controller answers")
+    with trio.move_on_after(CONTROLLER_PATIENCE):
+        while True:
+            answer = await _ask_once(client, request, refused)
+            if answer.error != ErrorCode.NOT_CONTROLLER:
+                return answer
+            await trio.sleep(_CONTROLLER_PAUSE)
+    return answer
+
+
+async def _ask_once(client: Client, request: object, refused: int) -> Any:
     try:
         return (await client.service.ask(client, request)).message
     except NotAllowedError as error:
         return m.TopicChanged(error=refused, message=str(error))
     except ServiceError as error:
         return m.TopicChanged(error=error.code, message=str(error))
-
-
-async def ask_controller(client: Client, request: object) -> Any:
-    """`ask` what only the controller grants, where clients do not ask again themselves while there is none."""
-    answer: Any = m.TopicChanged(error=ErrorCode.NOT_CONTROLLER, message="no controller answers")
-    with trio.move_on_after(CONTROLLER_PATIENCE):
-        while True:
-            answer = await ask(client, request, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
-            if answer.error != ErrorCode.NOT_CONTROLLER:
-                return answer
-            await trio.sleep(_CONTROLLER_PAUSE)
-    return answer
 
 
 async def seen(client: Client) -> None:

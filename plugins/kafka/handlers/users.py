@@ -13,7 +13,7 @@ from ..client import Client
 from ..protocol import Struct, message
 from ..protocol.apis import Api, KafkaError
 from .table import Offer
-from .topics import ask_controller, seen
+from .topics import ask, seen
 
 _NUMBERS = {1: scram.SCRAM_SHA_256, 2: scram.SCRAM_SHA_512}
 _MECHANISMS = {name: number for number, name in _NUMBERS.items()}
@@ -77,7 +77,7 @@ async def alter(client: Client, request: Struct, version: int) -> Struct:
         except _RefusedError as error:
             told.error_code, told.error_message = error.code, str(error)
             continue
-        done = await ask_controller(client, change)
+        done = await ask(client, change, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
         told.error_code, told.error_message = done.error, done.message or None
     await seen(client)
     return answer
