@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -89,11 +90,21 @@ def produce(servers: str, topic: str, count: int, size: int, **settings: Any) ->
 
 
 def consume(servers: str, topic: str, count: int, size: int) -> float:
-    """Bytes a second of one librdkafka consumer from the beginning of a topic."""
+    """Bytes a second of one librdkafka consumer from the beginning of a topic.
+
+    When its queue is full librdkafka pauses, by default for a second: a cluster that is faster than this program
+    would be measured as slower than one that is not.
+    """
     import confluent_kafka as ck
 
     consumer = ck.Consumer(
-        {"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False, "check.crcs": False}
+        {
+            "bootstrap.servers": servers,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "check.crcs": False,
+            "fetch.queue.backoff.ms": 1,
+        }
     )
     partitions = consumer.list_topics(topic, 30).topics[topic].partitions
     consumer.assign([ck.TopicPartition(topic, each, 0) for each in partitions])
@@ -108,30 +119,35 @@ def consume(servers: str, topic: str, count: int, size: int) -> float:
 
 
 def latency(servers: str, topic: str, count: int, per_second: int) -> list[float]:
-    """Seconds from `produce` to the acknowledgement by all, sorted, at a rate, without lingering."""
+    """Seconds from `produce` to the acknowledgement by all, sorted, at a rate, without lingering.
+
+    The first second (`warm_up`) is not counted: connections are made in it.
+    """
     import confluent_kafka as ck
 
     producer = ck.Producer({"bootstrap.servers": servers, "linger.ms": 0, "socket.nagle.disable": True})
     producer.list_topics(topic, 30)
+    warm = warm_up(count, per_second)
     taken: list[float] = []
+    early: list[float] = []
     is_over = threading.Event()
 
     def poll() -> None:
         while not is_over.is_set():
             producer.poll(0.05)
 
-    def note(begun: float, error: Any) -> None:
+    def note(begun: float, error: Any, into: list[float]) -> None:
         if error is None:
-            taken.append(time.perf_counter() - begun)
+            into.append(time.perf_counter() - begun)
 
     thread = threading.Thread(target=poll)
     thread.start()
     try:
         start = time.perf_counter()
-        for index in range(count):
+        for index in range(warm + count):
             time.sleep(max(0.0, start + index / per_second - time.perf_counter()))
-            begun = time.perf_counter()
-            producer.produce(topic, b"x" * 100, on_delivery=lambda error, _, begun=begun: note(begun, error))
+            heard = partial(note, time.perf_counter(), into=early if index < warm else taken)
+            producer.produce(topic, b"x" * 100, on_delivery=lambda error, _, heard=heard: heard(error))
         producer.flush(60)
     finally:
         is_over.set()
@@ -142,7 +158,10 @@ def latency(servers: str, topic: str, count: int, per_second: int) -> list[float
 
 
 def end_to_end(servers: str, topic: str, count: int, per_second: int) -> list[float]:
-    """Seconds from `produce` until a consumer has the record, sorted, at a rate, without lingering."""
+    """Seconds from `produce` until a consumer has the record, sorted, at a rate, without lingering.
+
+    As in `latency`, the first second is not counted.
+    """
     import confluent_kafka as ck
 
     group = f"late-{time.monotonic_ns()}"
@@ -152,11 +171,14 @@ def end_to_end(servers: str, topic: str, count: int, per_second: int) -> list[fl
     consumer.assign([place])
     came: list[float] = []
     failed: list[Any] = []
+    warm = warm_up(count, per_second)
+    sent = warm + count
 
     def read() -> None:
-        deadline = time.perf_counter() + count / per_second + 60
-        while len(came) < count and time.perf_counter() < deadline:
-            for each in consumer.consume(100, 0.1):
+        deadline = time.perf_counter() + sent / per_second + 60
+        while len(came) < sent and time.perf_counter() < deadline:
+            each = consumer.poll(0.1)  # `consume` would wait until it has as many as it is asked for
+            if each is not None:
                 failed.append(each.error()) if each.error() else came.append(time.perf_counter())
 
     producer = ck.Producer({"bootstrap.servers": servers, "linger.ms": 0, "socket.nagle.disable": True})
@@ -166,7 +188,7 @@ def end_to_end(servers: str, topic: str, count: int, per_second: int) -> list[fl
     begun: list[float] = []
     try:
         start = time.perf_counter()
-        for index in range(count):
+        for index in range(sent):
             time.sleep(max(0.0, start + index / per_second - time.perf_counter()))
             begun.append(time.perf_counter())
             producer.produce(topic, b"x" * 100, partition=0)
@@ -176,10 +198,15 @@ def end_to_end(servers: str, topic: str, count: int, per_second: int) -> list[fl
     finally:
         thread.join()
         consumer.close()
-    if len(came) < count or failed:
-        raise RuntimeError(f"{len(came)} records of {count} came: {failed[:1]}")
+    if len(came) < sent or failed:
+        raise RuntimeError(f"{len(came)} records of {sent} came: {failed[:1]}")
     # One partition: they come in the order in which they were sent.
-    return sorted(after - before for before, after in zip(begun, came, strict=True))
+    return sorted(after - before for before, after in zip(begun[warm:], came[warm:], strict=True))
+
+
+def warm_up(count: int, per_second: int) -> int:
+    """Records of the first second, but no more than are measured."""
+    return min(count, per_second)
 
 
 def at(values: Sequence[float], share: float) -> float:
