@@ -25,6 +25,8 @@ LOADING = 2.0
 """Seconds to load pytest and the modules of the tests."""
 GRACE = 4
 """How many times its share of processor time a trial may take before it counts as hung."""
+SLEEPING = 20
+"""How many times as long it may take if it sleeps: meanwhile processes that it waits for use the processors."""
 
 SURVIVED, BY_TESTS, BY_SIMULATION, AT_IMPORT, UNNOTICED = 10, 11, 12, 13, 14
 VERDICTS = {
@@ -85,7 +87,6 @@ def digest(site: Site) -> str:
 
 
 def _in_child(site: Site, seconds: float, reach: Reach, simulate: bool) -> int:
-    signal.alarm(int(10 * GRACE * seconds))  # one that sleeps takes no processor time
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
@@ -109,8 +110,9 @@ def _in_child(site: Site, seconds: float, reach: Reach, simulate: bool) -> int:
 
 
 def _allow(seconds: float) -> None:
-    """End this process when it has used so much processor time in all."""
+    """End this process when it has used so much processor time in all; one that sleeps, after a longer time."""
     resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, resource.RLIM_INFINITY))
+    signal.alarm(int(SLEEPING * (seconds - time.process_time())) + 1)
 
 
 def plant(site: Site) -> None:

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from insync.plugins.kafka.client import Client
+from insync.plugins.kafka.handlers import topics
+from insync.plugins.kafka.handlers.topics import seen
 from insync.plugins.kafka.protocol import message
 from insync.plugins.kafka.protocol.apis import Api, KafkaError
 from insync.replication.core.errors import ErrorCode
@@ -27,6 +30,28 @@ async def test_a_topic_is_not_grown_to_the_size_that_it_has(tmp_path: Path) -> N
             told = await client.ask(Api.CREATE_PARTITIONS, 3, Grow(topics=wanted, timeout_ms=30_000))
             assert told.results[0].error_code == error
         assert told.results[0].error_message == "topic 't' has 3 partitions already: ask for more"
+
+
+@pytest.mark.parametrize("may", ["consume", "admin"])
+async def test_who_may_not_grow_a_topic_is_told_only_that_and_no_reading_of_the_store_is_asked_for(
+    tmp_path: Path, may: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a topic that has as many partitions already: nobody may find that out so."""
+    asked: list[object] = []
+
+    async def noted(client: Client) -> None:
+        asked.append(client)
+        await seen(client)
+
+    monkeypatch.setattr(topics, "seen", noted)
+    async with node_at(tmp_path) as node:
+        await make(node, partitions=2)
+    async with node_at(tmp_path, allow=(f"client={may}",)) as node, client_of(node) as client:
+        wanted = [Grow.CreatePartitionsTopic(name="t", count=2, assignments=None)]
+        told = await client.ask(Api.CREATE_PARTITIONS, 3, Grow(topics=wanted, timeout_ms=30_000))
+    refused = ErrorCode.INVALID_PARTITIONS if may == "admin" else KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert told.results[0].error_code == refused
+    assert len(asked) == (may == "admin")
 
 
 async def test_an_internal_topic_that_is_there_exists_already(tmp_path: Path) -> None:

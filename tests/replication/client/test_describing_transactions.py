@@ -46,6 +46,15 @@ class Script:
             status = "ONGOING" if error == ErrorCode.NONE else ""
             told = tm.TransactionDescription(transactional_id=name, error=error, status=status)
             answer = tm.DescribeTransactionsResponse(transactions=[told])
+        elif kind is m.Kind.DESCRIBE_PRODUCERS:
+            open_one = m.ActiveProducer(producer_id=7, producer_epoch=1, start_offset=5)
+            of = m.DescribeProducersResult(topic="t", partition=0, error=0, producers=[open_one])
+            answer = m.DescribeProducersResponse(partitions=[of])
+        elif kind is m.Kind.LIST_TRANSACTIONS:
+            answer = tm.ListTransactionsResponse()
+        elif kind is m.Kind.ABORT_TRANSACTION:
+            self.seen[kind] += 1
+            return True
         else:
             return False
         self.seen[kind] += 1
@@ -55,7 +64,7 @@ class Script:
 
 @asynccontextmanager
 async def asking(script: Script, **settings: Any) -> AsyncIterator[Admin]:
-    async with fake_cluster(1) as cluster:
+    async with fake_cluster(1, t=1) as cluster:
         cluster.chaos = script.handle
         async with Admin(cluster.urls, **settings) as admin:
             yield admin
@@ -81,3 +90,13 @@ async def test_one_that_never_has_loaded_ends_with_the_time_and_says_so(autojump
     async with asking(script, request_timeout_ms=3_000) as admin:
         with pytest.raises(RequestTimeoutError, match=r"'etl'.*within 3 s.*COORDINATOR_LOAD_IN_PROGRESS"):
             await admin.describe_transaction("etl")
+
+
+async def test_an_abort_that_its_leader_never_answers_is_told_so(autojump_clock: Clock) -> None:
+    script = Script(ErrorCode.NONE)
+    async with asking(script, request_timeout_ms=3_000) as admin:
+        with pytest.raises(
+            RequestTimeoutError, match=r"offset 5 of t-0: its leader has not answered within 3 s"
+        ):
+            await admin.abort_transaction(("t", 0), 5)
+    assert script.seen[m.Kind.ABORT_TRANSACTION] > 0
