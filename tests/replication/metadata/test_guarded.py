@@ -363,6 +363,37 @@ async def test_store_that_cannot_be_opened_again_is_tried_with_pauses(
         assert (await store.get("k")).entry is None
 
 
+async def test_a_store_that_failed_is_left_at_once_and_a_whole_one_when_it_has_done_its_work(
+    autojump_clock: MockClock,
+) -> None:
+    class Tidy(Plugin):
+        tidied = False
+
+        async def __aexit__(self, *error: Any) -> None:
+            try:
+                await trio.sleep(3)
+                self.tidied = True
+            finally:
+                await super().__aexit__(*error)
+
+    hub = MemoryHub()
+    handles: list[Tidy] = []
+
+    def make() -> Tidy:
+        handles.append(Tidy(hub))
+        return handles[-1]
+
+    async with GuardedStore(make, "shaky://host"):
+        began = trio.current_time()
+    assert handles[-1].tidied and trio.current_time() == began + 3
+    async with GuardedStore(make, "shaky://host"):
+        hub.start_outage()
+        handles[-1].fail_in_a_task()
+        await trio.sleep(60)
+        began = trio.current_time()
+    assert trio.current_time() == began, "it waited for a pause between two attempts to open it again"
+
+
 async def test_watch_whose_task_fails_goes_on_with_a_resync(autojump_clock: MockClock) -> None:
     scene = Scene()
     async with scene.store() as store:

@@ -26,6 +26,7 @@ from insync.replication.metadata import (
     StoreUnavailableError,
     TooOld,
     TransactionTooLargeError,
+    VersionIs,
 )
 from insync.replication.metadata._history import History
 from insync.replication.metadata._kit import CASE_SECONDS
@@ -170,6 +171,58 @@ class DeltasOfHalves(MemoryHub):
         if isinstance(answer, Delta) and len(answer.entries) > 1:
             return attrs.evolve(answer, entries=dict(sorted(answer.entries.items())[:1]))
         return answer
+
+
+class PutsOfTheSameValue(MemoryHub):
+    """They raise the version, but not the revision."""
+
+    def _apply(self, operations: Sequence[Operation], session_id: int | None) -> Committed:
+        same = [
+            isinstance(each, Put)
+            and each.key in self._entries
+            and self._entries[each.key].value == each.value
+            for each in operations
+        ]
+        before = self.revision
+        done = super()._apply(operations, session_id)
+        if not all(same):
+            return done
+        self.revision = before
+        return attrs.evolve(done, revision=before)
+
+
+class VersionsOfMissingKeys(MemoryHub):
+    """A key that is missing has version 0."""
+
+    def commit(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], session_id: int | None
+    ) -> Outcome:
+        wrong = [each for each in compares if isinstance(each, VersionIs) and each.version == 0]
+        return super().commit([each for each in compares if each not in wrong], operations, session_id)
+
+
+class ListingsOfBeforeARaise(MemoryHub):
+    raised = 0
+
+    def raise_revision(self, floor: int, store_id: str | None) -> int:
+        self.raised = super().raise_revision(floor, store_id)
+        return self.raised
+
+    def list(self, prefix: str) -> Listing:
+        listing = super().list(prefix)
+        return attrs.evolve(listing, revision=listing.revision - (listing.revision == self.raised))
+
+
+class ToldByADeadSession(MemoryHub):
+    """The first transactions after a session's end are told as committed, and nothing of them is written."""
+
+    told = 0
+
+    def commit(self, compares: Any, operations: Any, session_id: int | None) -> Outcome:
+        if session_id is not None and session_id not in self._sessions and self.told < 3:
+            self.told += 1
+            return Committed(self.revision, {})
+        return super().commit(compares, operations, session_id)
 
 
 class ForgetfulHistory(MemoryHub):
@@ -399,6 +452,10 @@ BROKEN: list[tuple[type[MemoryHub], set[str]]] = [
     (_in_parts(10), {"readers_never_see_half_of_a_large_transaction"}),
     (_in_parts(100), {"readers_never_see_half_of_a_large_transaction"}),
     (_in_parts(500), {"readers_never_see_half_of_a_large_transaction"}),
+    (PutsOfTheSameValue, {"each_put_raises_the_version_by_one"}),
+    (VersionsOfMissingKeys, {"compares_mean_what_they_say"}),
+    (ListingsOfBeforeARaise, {"revision_is_raised_above_what_readers_know"}),
+    (ToldByADeadSession, {"a_dying_session_never_writes_half"}),
     (HalfOfADeadSession, {"a_dying_session_never_writes_half"}),
     (ThreadedRenewals, {"a_session_needs_its_event_loop"}),
     (NamelessReads, {"every_reading_names_the_store"}),

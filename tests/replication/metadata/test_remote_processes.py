@@ -13,6 +13,7 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
+from trio.testing import MockClock
 
 from insync.replication import Admin, Consumer, Producer
 from insync.replication.metadata import (
@@ -177,6 +178,24 @@ async def test_server_that_is_not_there_is_named() -> None:
     store = RemoteStore("tcp://127.0.0.1:1", connect_seconds=0.2)
     with pytest.raises(StoreUnavailableError, match=r"tcp://127\.0\.0\.1:1 cannot be reached"):
         await store.__aenter__()
+
+
+async def test_a_server_that_is_not_there_is_asked_again_with_pauses(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = RemoteStore("mem://nowhere", connect_seconds=1.0)
+    attempts: list[float] = []
+
+    async def unreachable(*_: object) -> object:
+        attempts.append(trio.current_time())
+        assert len(attempts) < 100
+        raise StoreUnavailableError("cannot be reached")
+
+    monkeypatch.setattr(store, "ask", unreachable)
+    began = trio.current_time()
+    with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+        await store.__aenter__()
+    assert len(attempts) == 20 and 0.9 < attempts[-1] - began <= 1.0
 
 
 async def test_the_command_serves_over_tls_by_its_rules(tmp_path: Path) -> None:

@@ -304,6 +304,20 @@ async def test_one_that_is_lost_while_its_call_is_cancelled_leaves_no_pipe_open(
     assert (process.stdin._fd_holder.closed, process.stdout._fd_holder.closed) == (True, True)
 
 
+async def test_half_an_answer_of_one_that_died_is_not_taken_for_the_next_ones(path: Path) -> None:
+    writer = Writer(str(path), boot_id(), 1.0)
+    await writer.open()
+    process = writer._process
+    assert process is not None
+    writer._received = b"half an answer"
+    await writer._lost("ended")
+    await writer.open()
+    try:
+        assert writer.pid != process.pid
+    finally:
+        await writer.close()
+
+
 async def test_an_interpreter_that_cannot_be_started_is_named(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
