@@ -237,10 +237,12 @@ def test_futures_end_with_the_producer(threaded):
     with BlockingProducer(threaded.urls) as producer:
         assert producer.send("t", b"x").as_future().result(5).offset == 0
         threaded.do(lambda: threaded.cluster.nodes[0].script(Kind.PRODUCE, *[drop] * 1000))
-        never = producer.send("t", b"y").as_future()
+        sent = producer.send("t", b"y")
+        never = sent.as_future()
         producer.close(0.1)
-        with pytest.raises(ClosedError):
-            never.result(5)
+        for future in (never, sent.as_future(), producer._handover.promise(HandedOver())):
+            with pytest.raises(ClosedError):
+                future.result(5)
 
 
 def test_an_outcome_that_is_known_is_told_after_the_end_too(threaded):

@@ -171,6 +171,22 @@ async def test_a_refusal_that_no_repetition_changes_is_told_at_once(autojump_clo
             await consumer.end_offsets([("t", 0)])
 
 
+@pytest.mark.parametrize(
+    ("error", "is_suspected"),
+    [(ErrorCode.OFFSET_NOT_AVAILABLE, False), (ErrorCode.NOT_LEADER_OR_FOLLOWER, True)],
+)
+async def test_who_says_what_only_a_leader_says_is_not_suspected(
+    error, is_suspected, autojump_clock, monkeypatch
+):
+    suspected = []
+    async with fake_cluster(nodes=1, t=1) as cluster, Consumer(cluster.urls) as consumer:
+        assert await consumer.end_offsets([("t", 0)]) == {("t", 0): 0}
+        monkeypatch.setattr(consumer._cluster, "suspect", lambda *at: suspected.append(at))
+        cluster.nodes[0].script(Kind.LIST_OFFSETS, refused(error))
+        assert await consumer.end_offsets([("t", 0)]) == {("t", 0): 0}
+    assert bool(suspected) == is_suspected
+
+
 async def test_a_hint_saves_a_question_for_offsets_a_look(autojump_clock):
     def silent(node: FakeNode, request: Any) -> bool:
         return request.kind == Kind.METADATA

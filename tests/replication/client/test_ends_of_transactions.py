@@ -15,6 +15,7 @@ from insync.replication.client import (
     InvalidArgumentError,
     InvalidSettingError,
     Producer,
+    ProducerSettings,
     RequestTimeoutError,
     TransactionAbortableError,
     TransactionalBatchProducer,
@@ -270,6 +271,12 @@ async def test_a_producer_of_batches_that_is_not_open_asks_nothing(autojump_cloc
     assert len(script.asked) == asked
     with pytest.raises(InvalidSettingError, match="transactional_id"):
         TransactionalBatchProducer("tcp://127.0.0.1:1")
+
+
+@pytest.mark.parametrize("setting", [{"acks": 1}, {"enable_idempotence": False}])
+def test_a_transactional_id_needs_what_tells_a_repeated_batch_from_a_new_one(setting: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSettingError, match="transactional_id needs acks='all' and enable_idempotence"):
+        ProducerSettings(transactional_id="etl", **setting)
 
 
 async def test_what_batches_are_refused_for_is_named(autojump_clock: Clock) -> None:

@@ -15,6 +15,7 @@ from insync.replication.core import messages as m
 from insync.transport import Security
 
 from .fake_cluster import fake_cluster
+from .faults import drop
 
 TOOK = 0.1
 
@@ -128,7 +129,8 @@ async def test_a_node_that_was_silent_is_asked_again_after_a_while(
             return asked[m.Kind.METADATA] - before
 
         assert await ask() == 3
-        cluster.silent(0)
+        fake.nodes[0].script(m.Kind.METADATA, drop)
+        assert await ask() == 1, "the one that it did not answer"
         assert await ask() == 0
         await trio.sleep(10)
         assert await ask() == 3

@@ -29,6 +29,7 @@ from insync.replication.client import (
     SerializationError,
     UnknownTopicError,
 )
+from insync.replication.client import _arguments as given
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
 
@@ -73,6 +74,11 @@ async def test_a_record_that_cannot_be_is_refused_and_the_producer_goes_on(
                 await producer.send_many(values=[arguments["value"]], keys=keys, **many)
         await (await producer.send("t", b"x", headers=[("a", None)], timestamp_ms=0)).wait()
         assert cluster.topics["t"][0].values() == [b"x"]
+
+
+def test_a_refusal_names_the_argument_and_what_was_given() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"^group is 5; it must be a string$"):
+        given.text("group", 5)
 
 
 def odd(topic: str, key: bytes | None, count: int) -> int:

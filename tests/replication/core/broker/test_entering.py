@@ -102,9 +102,34 @@ def test_a_log_that_cannot_be_opened_counts_only_if_it_has_lost_nothing(
     )
     again = Membership(node_id=1, boot_id=boot, process="b", holdings=holdings)
     again.begin(seen, 1)
-    puts = {put.key: put.record for put in again.enter(seen, [], 1).transaction.puts}
+    entry = again.enter(seen, [], 1)
+    puts = {put.key: put.record for put in entry.transaction.puts}
     left = puts.get(key, partition)
     assert isinstance(left, rec.PartitionRecord) and left.elr == eligible
+
+
+@pytest.mark.parametrize(("whole", "said"), [(True, ""), (False, " without proof of its log")])
+def test_the_change_of_a_partition_says_whether_its_log_is_proved(whole: bool, said: str) -> None:
+    first = starting("a")
+    entered = stored(first.enter({}, [], 1).transaction, rec.node_key(1))
+    partition = rec.PartitionRecord(
+        topic="t", partition=0, topic_id="t", replicas=(1, 2), isr=(1, 2), leader=1, min_insync_replicas=1
+    )
+    key = rec.partition_key(partition.id)
+    seen = {**entered, key: Seen(key=key, version=1, value=b"", record=partition)}
+    folder = "folder of a"
+    holdings = Holdings(
+        directories=(
+            Evidence(directory_id=folder, stopped_clean=None, proof=first.next_proofs([folder], 0)[folder]),
+        ),
+        some_offline=False,
+        held=lambda partition: Held(home=folder, committed=0 if whole else 1),
+        offline=frozenset,
+    )
+    again = Membership(node_id=1, boot_id="boot", process="b", holdings=holdings)
+    again.begin(seen, 1)
+    (change,) = again.enter(seen, [], 1).changes
+    assert change.reason == f"node 1 was started again{said}" and (1 in change.after.isr) == whole
 
 
 def test_a_store_that_was_put_back_since_the_process_began_is_not_entered() -> None:

@@ -64,6 +64,8 @@ def test_an_answer_has_room_for_so_many_producers(serve: Serve) -> None:
     (told,) = serve.broker.queries.describe_producers(wanted, lambda at: {})
     assert len(told.producers) == MOST_PRODUCERS
     assert told.producers[0].producer_id == MOST_PRODUCERS, "what is open is told before all others"
+    elsewhere = [PartitionName(topic="x", partition=9)] * (MOST_PRODUCERS + 1)
+    assert len(serve.broker.queries.describe_producers(elsewhere, lambda at: {})) == MOST_PRODUCERS
 
 
 @pytest.fixture
