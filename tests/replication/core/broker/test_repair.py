@@ -124,6 +124,14 @@ def test_folders_are_named_once() -> None:
         plan([folder(1, 2, 10), folder(1, 2, 10)], {})
 
 
+def test_logs_of_two_topics_of_one_name_are_refused_with_their_ids() -> None:
+    other = attrs.evolve(folder(2, 2, 10).logs[0], topic_id="u")
+    with pytest.raises(
+        RepairError, match=r"two topics named t \(ids t, u\): move the folders of the deleted"
+    ):
+        plan([folder(1, 2, 10), attrs.evolve(folder(2, 2, 10), logs=(other,))], {})
+
+
 def test_no_producer_id_is_given_out_again() -> None:
     held = attrs.evolve(folder(2, 2, 10).logs[0], next_producer_id=41)
     folders = [folder(1, 2, 10), attrs.evolve(folder(2, 2, 10), logs=(held,))]
