@@ -26,12 +26,12 @@ class PerLeader(ABC, Generic[V]):
 
     kind: The kind of the request.
     leads: Errors that only a leader returns: the same node is asked again.
-    at_once: The greatest number of partitions in one request.
+    at_once: The greatest number of partitions in one request, which must fit into a frame (1 MiB).
     """
 
     kind: ClassVar[m.Kind]
     leads: ClassVar[tuple[ErrorCode, ...]]
-    at_once: ClassVar[int] = 1 << 31
+    at_once: ClassVar[int] = 1_000
 
     def __init__(self, cluster: Cluster, partitions: Iterable[PartitionId]) -> None:
         self._missing = set(partitions)

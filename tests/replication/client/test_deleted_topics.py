@@ -44,6 +44,30 @@ QUESTIONS: dict[str, tuple[type, Ask]] = {
 }
 
 
+async def test_a_question_about_many_partitions_is_asked_in_parts() -> None:
+    """The body of a request has at most 1 MiB, whatever the length of a topic's name."""
+    sizes: list[int] = []
+
+    def answer(_: FakeNode, request: Any) -> bool:
+        asked = wire.decode_request(Kind.DELETE_RECORDS, request.body).partitions
+        sizes.append(len(asked))
+        results = [
+            m.DeleteRecordsResult(
+                topic=each.topic, partition=each.partition, error=0, low_watermark=each.partition
+            )
+            for each in asked
+        ]
+        request.reply(wire.encode(m.DeleteRecordsResponse(partitions=results)))
+        return True
+
+    name = "t" * 249
+    async with fake_cluster(nodes=1, **{name: 5000}) as cluster, Admin(cluster.urls) as admin:
+        cluster.nodes[0].script(Kind.DELETE_RECORDS, *[answer] * 100)
+        told = await admin.delete_records({(name, number): -1 for number in range(5000)})
+    assert told == {(name, number): number for number in range(5000)}
+    assert sum(sizes) == 5000 and max(sizes) <= 1000
+
+
 def delete(cluster: FakeCluster, *knowing: int) -> None:
     """The topic is gone, and these nodes (all by default) have read so in the metadata store."""
     del cluster.topics["t"]
