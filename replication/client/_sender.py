@@ -450,8 +450,8 @@ class Sender:
         if waited >= _PATIENCE and now - self._warned_at >= _PATIENCE:
             self._warned_at = now
             _log.warning(
-                "%d records have waited for %.0f s and are sent again until delivery_timeout_ms=%d is over: %s",
-                batch.count,
+                "%s waited for %.0f s; sending continues until delivery_timeout_ms=%d is over: %s",
+                counted(batch.count, "record has", "records have"),
                 waited,
                 self._settings.delivery_timeout_ms,
                 error,
@@ -519,7 +519,8 @@ class Sender:
     def _settle(self, batch: Batch, base_offset: int, error: ClientError | None) -> None:
         if error is not None:
             level = logging.WARNING if self._given_up is None else logging.DEBUG
-            _log.log(level, "%d records failed: %s (outcome: %s)", batch.count, error, error.outcome)
+            failed = counted(batch.count, "record")
+            _log.log(level, "%s failed: %s (outcome: %s)", failed, error, error.outcome)
             if self.on_failure is not None:
                 self.on_failure(error)
         batch.settle(base_offset, error)

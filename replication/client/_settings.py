@@ -112,9 +112,10 @@ class ProducerSettings(ClientSettings):
       "round_robin": each record goes to the next partition that has a leader, regardless of its key. Or a function
       of topic, key and number of partitions.
     key_serializer, value_serializer: functions that return bytes; without them keys and values are bytes.
-    producer_name: a name that outlives the process. A new producer with the same name fences this one in each
-      partition that the new one writes to: `ProducerFencedError` (the fencing of KIP-98, without transactions).
-      Each opening writes to the metadata store and uses one of 32,768 epochs; `Admin.forget_producers` starts over.
+    producer_name: a name that outlives the process. A producer takes the name over with its first record. From then
+      on it fences the previous producer of that name in each partition that it writes to: `ProducerFencedError`
+      (the fencing of KIP-98, without transactions). Each takeover writes to the metadata store and uses one of
+      32,768 epochs; `Admin.forget_producers` starts over.
     transactional_id: send records in transactions (`Producer.transaction`). A new producer with the same id fences
       this one: `ProducerFencedError`.
     transaction_timeout_ms: the coordinator aborts a transaction that is open for longer. At most

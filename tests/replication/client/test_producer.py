@@ -597,6 +597,6 @@ async def test_records_that_wait_for_replicas_are_told_of_in_the_log(caplog, aut
                 await delivery.wait()
     told = [line for line in caplog.messages if "are sent again" in line]
     assert len(told) == 2, "every five seconds"
-    began, _, trouble = told[0].partition(" s and are sent again until delivery_timeout_ms=14000 is over: ")
-    assert began in ("1 records have waited for 5", "1 records have waited for 6")
+    began, _, trouble = told[0].partition(" s; sending continues until delivery_timeout_ms=14000 is over: ")
+    assert began in ("1 record has waited for 5", "1 record has waited for 6")
     assert trouble.startswith("t-0: NOT_ENOUGH_REPLICAS: 1 of 2")
