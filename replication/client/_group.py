@@ -283,6 +283,7 @@ class GroupReader(Client):
 
         Raises:
           NotAssignedError: A partition is not assigned to this consumer.
+          NonEmptyGroupError: This consumer has no subscription, and the group has members.
           StaleMemberEpochError: The group has gone on without this consumer: poll, so that it joins again.
           SubscriptionError: There is no `group_id`.
           ClientError: It could not be stored; `outcome` "unknown": it may be stored nevertheless.
@@ -377,13 +378,7 @@ class GroupReader(Client):
                 for at, offset in offsets.items()
             ],
         )
-        thing = f"group {self._settings.group_id!r}: commit"
-        answer = await self._coordinators.ask(self._settings.group_id, request, timeout=timeout, thing=thing)
-        if answer.error != ErrorCode.NONE:
-            raise error_for(answer.error, thing, answer.message)
-        for each in answer.partitions:
-            if each.error != ErrorCode.NONE:
-                raise error_for(each.error, f"{thing} of {PartitionId(each.topic, each.partition)}")
+        await change_offsets(self._coordinators, request, what="commit", timeout=timeout)
 
     async def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[PartitionId, int | None]:
         """What the group has committed of each partition: the offset of the next record to read; None: nothing.
@@ -514,6 +509,34 @@ class GroupReader(Client):
             await self._member.abandon(_GOODBYE)
             self._member = None
         await super().__aexit__(kind, error, traceback)
+
+
+async def change_offsets(
+    coordinators: Coordinators,
+    request: gm.CommitGroupOffsetsRequest | gm.DeleteGroupOffsetsRequest,
+    *,
+    what: str,
+    timeout: float,
+) -> None:
+    """Have offsets changed of a group that has no members.
+
+    Raises:
+      NonEmptyGroupError: The group has members.
+      ClientError: What `Coordinators.ask` raises, and what the coordinator refuses.
+    """
+    thing = f"group {request.group!r}: {what}"
+    answer = await coordinators.ask(request.group, request, timeout=timeout, thing=thing)
+    _check_change(answer.error, thing, answer.message)
+    for each in answer.partitions:
+        _check_change(each.error, f"{thing} of {PartitionId(each.topic, each.partition)}")
+
+
+def _check_change(code: int, thing: str, message: str = "") -> None:
+    if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.ILLEGAL_GENERATION):
+        # A change without a member is refused with the words for members, which do not help here.
+        raise error_for(ErrorCode.NON_EMPTY_GROUP, thing, "it has members")
+    if code != ErrorCode.NONE:
+        raise error_for(code, thing, message)
 
 
 async def group_offsets(

@@ -20,7 +20,7 @@ from ..core.errors import ErrorCode
 from ..core.types import PartitionId
 from . import _arguments as given
 from ._coordinators import Coordinators
-from ._group import group_offsets
+from ._group import change_offsets, group_offsets
 from ._offsets import list_offsets
 from ._user_admin import UserAdmin
 from .errors import ClientError, RequestTimeoutError, UnknownTopicError, error_for
@@ -221,7 +221,7 @@ class GroupAdmin(UserAdmin):
                 for at, offset in wanted.items()
             ],
         )
-        await self._change_offsets(named, request, "set offsets")
+        await change_offsets(self._coordinators, request, what="set offsets", timeout=self._timeout)
 
     async def delete_group_offsets(self, group: str, partitions: Iterable[tuple[str, int]]) -> None:
         """Delete a group's committed offsets of these partitions; no member may subscribe to their topics.
@@ -239,22 +239,7 @@ class GroupAdmin(UserAdmin):
             group=named,
             partitions=[gm.TopicPartitionName(topic=at.topic, partition=at.partition) for at in wanted],
         )
-        await self._change_offsets(named, request, "delete offsets")
-
-    async def _change_offsets(self, group: str, request: object, what: str) -> None:
-        thing = f"group {group!r}: {what}"
-        answer = await self._coordinators.ask(group, request, timeout=self._timeout, thing=thing)
-        if _is_member_error(answer.error):
-            # A commit without a member is refused with the words for members, which do not help here.
-            raise error_for(ErrorCode.NON_EMPTY_GROUP, thing, "it has members")
-        if answer.error != ErrorCode.NONE:
-            raise error_for(answer.error, thing, answer.message)
-        for each in answer.partitions:
-            at = f"{thing} of {PartitionId(each.topic, each.partition)}"
-            if _is_member_error(each.error):
-                raise error_for(ErrorCode.NON_EMPTY_GROUP, at, "it has members")
-            if each.error != ErrorCode.NONE:
-                raise error_for(each.error, at, "")
+        await change_offsets(self._coordinators, request, what="delete offsets", timeout=self._timeout)
 
     async def delete_group(self, group: str) -> None:
         """Delete a group that has no members, with all that it has committed.
@@ -326,10 +311,6 @@ class GroupAdmin(UserAdmin):
                     place = amount or 0
             found[at] = min(max(place, starts[at]), ends[at])
         return found
-
-
-def _is_member_error(code: int) -> bool:
-    return code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.ILLEGAL_GENERATION)
 
 
 def _member(told: gm.DescribedMember, topics: Mapping[str, str]) -> GroupMember:

@@ -86,6 +86,11 @@ async def _not_owned(consumer: Consumer) -> None:
     await consumer.commit({("t", 0): 1})
 
 
+async def _commit_as_a_stranger(consumer: Consumer) -> None:
+    consumer.assign([("t", 0)])
+    await consumer.commit({("t", 0): 1})
+
+
 MISUSES: list[tuple[str, Callable[[Scene], Awaitable[object]], type[Exception], str]] = [
     (
         "subscribe without a group",
@@ -116,6 +121,12 @@ MISUSES: list[tuple[str, Callable[[Scene], Awaitable[object]], type[Exception], 
         lambda scene: scene.consumes(_not_owned, group_id="n"),
         NotAssignedError,
         "t-0 is not assigned",
+    ),
+    (
+        "a commit beside the members",
+        lambda scene: scene.consumes(_commit_as_a_stranger, group_id="g"),
+        NonEmptyGroupError,
+        "it has members; stop its consumers",
     ),
     (
         "a reset of a group with members",
