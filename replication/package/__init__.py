@@ -4,15 +4,18 @@ Where to begin:
 
   insync.replication            `Node`, `Producer`, `Consumer`, `Admin` for trio, `Blocking...` for threads
   insync.replication.asyncio    the same clients and node for asyncio
+  insync.replication.listeners  handlers for the records of a consumer group
+  insync.replication.state      replicated dicts, queues, locks, elections and state machines of your own
   insync.replication.simulation a whole cluster under a seed: faults, invariants, your service in it
   insync.storage                one partition's log on disk, and the record batch format
   insync.transport              the transport interface, for plugin authors, with its conformance kit
   insync.replication.metadata   the metadata store interface, for plugin authors, with its conformance kit
-  insync.plugins                transports, stores and Spark, found through entry points; others may add to it
+  insync.plugins                transports, stores, Kafka's protocol, the dashboard and Spark, found through entry points;
+                                others may add to it
 
 The command line is `insync`, or `python -m insync`; `insync demo` shows a cluster at work.
 
-The documentation stands in `docs/` of the source: concepts, clients, operations, and pages for plugin authors.
+The documentation is in `docs/` of the source: concepts, clients, operations, and pages for plugin authors.
 """
 
 from __future__ import annotations
