@@ -10,8 +10,8 @@ Where to begin:
   insync.storage                one partition's log on disk, and the record batch format
   insync.transport              the transport interface, for plugin authors, with its conformance kit
   insync.replication.metadata   the metadata store interface, for plugin authors, with its conformance kit
-  insync.plugins                transports, stores, Kafka's protocol, the dashboard and Spark, found through entry points;
-                                others may add to it
+  insync.plugins                transports, stores, Kafka's protocol, the dashboard and Spark, found through entry
+                                points; others may add to it
 
 The command line is `insync`, or `python -m insync`; `insync demo` shows a cluster at work.
 
