@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from .context import Context
     from .timers import Timer
 
-PATIENCE = 1.0
-"""Seconds that a request waits at most; then it is told that the coordinator loads, and its client looks again."""
+PATIENCE = 4.0
+"""Seconds that a request waits at most; then it is told that the coordinator loads, and its client looks again.
+
+Less than clients wait for an answer, more than fifty logs take to be made on a machine that is busy.
+"""
 
 
 @attrs.define(eq=False, slots=True)
