@@ -84,10 +84,11 @@ def sync_filesystem(fd: int) -> None:
         raise OSError(ffi.errno, os.strerror(ffi.errno))
 
 
-def replace_file(path: Path, content: bytes, *, sync: bool = True) -> None:
+def replace_file(path: Path, content: bytes, *, sync: bool = True, sync_name: bool = True) -> None:
     """Give a small file new content: written aside, fsynced, renamed over the old, the folder fsynced.
 
-    Without `sync` nothing is waited for, and after a crash of the machine the content may be anything.
+    Without `sync` nothing is waited for, and after a crash of the machine the content may be anything. Without
+    `sync_name` the caller fsyncs the folder; before that a crash may leave the old content.
     """
     aside = path.with_name(path.name + ".tmp")
     fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -98,14 +99,24 @@ def replace_file(path: Path, content: bytes, *, sync: bool = True) -> None:
     finally:
         os.close(fd)
     os.replace(aside, path)
-    if sync:
+    if sync and sync_name:
         fsync_folder(path.parent)
 
 
 def write_checkpoint(path: Path, offsets: Mapping[PartitionKey, int]) -> None:
-    """Kafka's offset checkpoint: version 0, count, then `topic partition offset` lines."""
-    lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in sorted(offsets.items())]
-    replace_file(path, f"0\n{len(lines)}\n{''.join(lines)}".encode())
+    """Write one; see `write_checkpoints`."""
+    write_checkpoints(path.parent, {path.name: offsets})
+
+
+def write_checkpoints(folder: Path, checkpoints: Mapping[str, Mapping[PartitionKey, int]]) -> None:
+    """Kafka's offset checkpoints, by file name: version 0, count, then `topic partition offset` lines.
+
+    The folder is fsynced once, after all of them.
+    """
+    for name, offsets in checkpoints.items():
+        lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in sorted(offsets.items())]
+        replace_file(folder / name, f"0\n{len(lines)}\n{''.join(lines)}".encode(), sync_name=False)
+    fsync_folder(folder)
 
 
 def read_checkpoint(path: Path) -> dict[PartitionKey, int]:

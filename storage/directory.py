@@ -24,6 +24,7 @@ from ._files import (
     storage_error,
     sync_filesystem,
     write_checkpoint,
+    write_checkpoints,
 )
 from ._folder_lock import FolderLock
 from ._open_files import OPEN_FILES
@@ -159,6 +160,8 @@ class LogDirectory:
         self._log_starts = read_checkpoint(self.path / LOG_STARTS)
         self._knows_log_starts = self._created.is_complete and is_checkpoint(self.path / LOG_STARTS)
         self._cleaned = read_checkpoint(self.path / CLEANED)
+        self._written: dict[str, dict[PartitionKey, int]] = {}
+        """What this process has written last, by file."""
 
     def _check_meta(self, cluster_id: str, node_id: int) -> str:
         path = self.path / META
@@ -428,7 +431,7 @@ class LogDirectory:
         """Drop the state of these folders: they may have been moved away, and new ones may take their names."""
         known = [key for key in keys if self._cleaned.pop(key, None) is not None]
         if known:
-            self._write_checkpoint(CLEANED, self._cleaned)
+            self._write_changed({CLEANED: self._cleaned})
         tables = (self._high_watermarks, self._log_starts, self._recovery_points)
         known = [key for key in keys for table in tables if table.pop(key, None) is not None]
         if known:
@@ -449,33 +452,55 @@ class LogDirectory:
 
     def _write_checkpoints(self, high_watermarks: Mapping[PartitionKey, int]) -> None:
         self._high_watermarks.update(high_watermarks)
-        self._write_checkpoint(HIGH_WATERMARKS, self._high_watermarks)
-        self._write_log_starts()
-        self._write_recovery_points()
+        self._log_starts.update({key: log.log_start_offset for key, log in self._logs.items()})
+        self._recovery_points.update({key: log.recovery_point for key, log in self._logs.items()})
+        self._write_changed(
+            {
+                HIGH_WATERMARKS: self._high_watermarks,
+                LOG_STARTS: self._log_starts,
+                RECOVERY_POINTS: self._recovery_points,
+            }
+        )
 
     def _write_log_starts(self) -> None:
         with self._lock:
             self._log_starts.update({key: log.log_start_offset for key, log in self._logs.items()})
-            self._write_checkpoint(LOG_STARTS, self._log_starts)
+            self._write_changed({LOG_STARTS: self._log_starts})
 
     def _write_cleaned(self) -> None:
         """Store which logs may lack offsets, and up to where each is compacted."""
         with self._lock:
             found = {key: log.cleaned_offset for key, log in self._logs.items()}
             self._cleaned.update({key: offset for key, offset in found.items() if offset is not None})
-            self._write_checkpoint(CLEANED, self._cleaned)
+            self._write_changed({CLEANED: self._cleaned})
 
     def _write_recovery_points(self) -> None:
         with self._lock:
             self._recovery_points.update({key: log.recovery_point for key, log in self._logs.items()})
-            self._write_checkpoint(RECOVERY_POINTS, self._recovery_points)
+            self._write_changed({RECOVERY_POINTS: self._recovery_points})
 
-    def _write_checkpoint(self, name: str, offsets: Mapping[PartitionKey, int]) -> None:
-        """Write only into the locked folder: another process may use a folder that has replaced it."""
+    def _write_changed(self, checkpoints: Mapping[str, Mapping[PartitionKey, int]]) -> None:
+        """Write those that say something else than their files.
+
+        Each fsync commits the file system's journal, and appends to all logs wait while that begins. Most of the
+        time only the high watermarks move.
+
+        Write only into the locked folder: another process may use a folder that has replaced it.
+        """
         try:
             if self._folder_lock is not None:
                 self._folder_lock.check()
-            write_checkpoint(self.path / name, offsets)
+            changed = {
+                name: dict(offsets)
+                for name, offsets in checkpoints.items()
+                if self._written.get(name) != offsets
+            }
+            for name in changed:
+                # What a file says is not known before all is done.
+                self._written.pop(name, None)
+            if changed:
+                write_checkpoints(self.path, changed)
+            self._written.update(changed)
         except OSError as error:
             raise storage_error(error, f"cannot write the checkpoints in {self.path}") from error
 
@@ -532,6 +557,8 @@ class LogDirectory:
             try:
                 self._close_logs(clean)
                 if clean:
+                    # The next start trusts them: they are written whatever may have become of the files.
+                    self._written.clear()
                     self._write_checkpoints(high_watermarks or {})
                     self._write_clean_marker(broker_epoch)
             finally:

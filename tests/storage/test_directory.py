@@ -149,6 +149,92 @@ def test_no_marker_if_a_log_could_not_be_closed(tmp_path: Path, monkeypatch) -> 
     opened(tmp_path).close()
 
 
+CHECKPOINTS = (
+    "replication-offset-checkpoint",
+    "recovery-point-offset-checkpoint",
+    "log-start-offset-checkpoint",
+)
+
+
+def inodes(folder: Path) -> list[int]:
+    """Of the checkpoints; a file that is written anew has another one."""
+    return [(folder / name).stat().st_ino for name in CHECKPOINTS]
+
+
+def rewritten(folder: Path, before: list[int]) -> set[str]:
+    return {name for name, old, new in zip(CHECKPOINTS, before, inodes(folder), strict=True) if old != new}
+
+
+def test_only_checkpoints_that_change_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fsync has the appends of all logs wait for the file system's journal."""
+    directory = opened(tmp_path)
+    log = directory.open_log("t", 0, create=True)
+    fill(log, [3, 3])
+    directory.write_checkpoints({("t", 0): 1})
+    before = inodes(tmp_path)
+    synced: list[str] = []
+    real = os.fsync
+
+    def counted(fd: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{fd}").readlink().name)
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", counted)
+    directory.write_checkpoints({("t", 0): 1})
+    assert not rewritten(tmp_path, before) and not synced
+    directory.write_checkpoints({("t", 0): 2})
+    assert rewritten(tmp_path, before) == {"replication-offset-checkpoint"}
+    assert synced == ["replication-offset-checkpoint.tmp", tmp_path.name]
+    log.advance_log_start_offset(1)
+    log.flush()
+    before = inodes(tmp_path)
+    synced.clear()
+    directory.write_checkpoints({("t", 0): 3})
+    assert rewritten(tmp_path, before) == {
+        "replication-offset-checkpoint",
+        "recovery-point-offset-checkpoint",
+    }
+    assert synced.count(tmp_path.name) == 1 and synced[-1] == tmp_path.name
+    directory.close()
+
+
+@pytest.mark.parametrize("broken", ["replication-offset-checkpoint.tmp", "folder"])
+def test_what_a_checkpoint_says_after_a_failed_fsync_is_not_taken_for_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """It may hold what could not be fsynced: what it held before is written again."""
+    folder = tmp_path / "folder"
+    directory = opened(folder)
+    directory.write_checkpoints({("t", 0): 1})
+    real = os.fsync
+
+    def breaks(fd: int) -> None:
+        if Path(f"/proc/self/fd/{fd}").readlink().name == broken:
+            raise OSError(5, "Input/output error")
+        real(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", breaks)
+        with pytest.raises(StorageError, match="cannot write the checkpoints"):
+            directory.write_checkpoints({("t", 0): 2})
+    before = inodes(folder)
+    directory.write_checkpoints({("t", 0): 1})
+    assert rewritten(folder, before) == {"replication-offset-checkpoint"}
+    assert (folder / "replication-offset-checkpoint").read_text() == "0\n1\nt 0 1\n"
+    directory.close()
+
+
+def test_a_clean_stop_writes_checkpoints_that_somebody_has_removed(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    fill(directory.open_log("t", 0, create=True), [3])
+    directory.write_checkpoints({("t", 0): 3})
+    for name in CHECKPOINTS:
+        (tmp_path / name).unlink()
+    directory.close()
+    assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n1\nt 0 3\n"
+    assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\nt 0 0\n"
+
+
 def test_checkpoints_are_kafkas_text(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     for topic, partition in (("b", 1), ("a", 10), ("a", 2)):
