@@ -8,21 +8,23 @@ import sys
 
 _DAEMON = "pyspark.daemon"
 
-_settled: set[int] = set()
-"""Process ids: a child process has what its parent had, and settles by itself."""
+_settled: dict[int, int] = {}
+"""By process id, as a child process has what its parent had, and settles by itself: how many modules were there."""
 
 
 def settle() -> None:
-    """To be called when something was done that a process does again and again; takes effect the first time.
+    """To be called when something was done that a process does again and again.
 
-    Spark's daemon collects garbage after each task, which walks all that was ever imported: some 50 ms of processor
-    time in each of the four processes of a query, however little it reads. What is alive after the first task stays
-    alive as a rule, so it is taken out of the collector's sight. That changes nothing for what is made later, nor
-    when a count of references ends; and only Spark's own processes do it, never one of a user's.
+    Spark's daemon collects garbage after each task, which walks all that was ever imported: some 20 to 50 ms of
+    processor time in each of the four processes of a query, however little it reads. What is alive after the first
+    task stays alive as a rule, so it is taken out of the collector's sight; and once more when modules have been
+    imported since: a process that has written first reads with modules of its own. That changes nothing for what is
+    made later, nor when a count of references ends; and only Spark's own processes do it, never one of a user's.
     """
-    if os.getpid() in _settled or not in_worker():
+    process, modules = os.getpid(), len(sys.modules)
+    if _settled.get(process) == modules or not in_worker():
         return
-    _settled.add(os.getpid())
+    _settled[process] = modules
     gc.collect()
     gc.freeze()
 

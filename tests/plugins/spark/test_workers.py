@@ -35,10 +35,17 @@ settle()
 assert gc.get_freeze_count() <= frozen and len(dead) == 1, "only once"
 gc.collect()
 assert len(dead) == 2, "what was made later is collected as ever"
+
+import xml.dom.minidom
+settle()
+more = gc.get_freeze_count()
+assert more > frozen, "what came with another kind of task is out of sight, too"
+settle()
+assert gc.get_freeze_count() <= more, "and only once"
 """
 
 
-def test_a_process_settles_once_and_only_if_it_is_sparks() -> None:
+def test_a_process_settles_once_for_what_it_imports_and_only_if_it_is_sparks() -> None:
     subprocess.run([sys.executable, "-c", DAEMON], check=True, timeout=60)
 
 
