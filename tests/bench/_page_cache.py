@@ -14,7 +14,7 @@ def touch(folder: Path, size: int) -> None:
 
     What a run writes then takes memory that was in use a moment ago. A virtual machine has to get other memory
     from its host first, where it was given no more yet or has given large free blocks back (free page reporting).
-    300 MB are then written at 110 to 260 MB/s, not at 2,600, and take up to ten times the processor time. That
+    300 MB are then written at 110 to 260 MB/s, not at 2,600, and take some ten times the processor time. That
     tells nothing of those who write.
     """
     block = os.urandom(BLOCK)
