@@ -166,9 +166,9 @@ class Broker:
         if self.transacting.is_due or self.shards.has_work:
             self.transacting.settle()
             self.shards.settle()
-        while self.transacting.is_due:
-            self.transacting.settle()
-            self.shards.settle()
+            while self.transacting.is_due:
+                self.transacting.settle()
+                self.shards.settle()
         if self.serving.woken:
             self.serving.settle()
         if self.proposing.is_due:

@@ -84,11 +84,18 @@ class FollowerSession(Generic[K, Q]):
             # As most often: a follower that has everything asks again, or hears a high watermark.
             self._sent = {}
             return SessionRequest(self._id, self._answers, {}, ())
-        self._sent = dict(islice(self._untold.items(), most))
-        questions = {key: asked for key, asked in self._sent.items() if asked is not None}
+        untold = self._untold
+        whole = most is None or len(untold) <= most
+        sent = self._sent = untold.copy() if whole else dict(islice(untold.items(), most))
+        if self._id != NO_SESSION and len(sent) == 1:
+            # As most often otherwise: one partition goes on.
+            ((key, question),) = sent.items()
+            if question is not None:
+                return SessionRequest(self._id, self._answers, {key: question}, ())
+        questions = {key: asked for key, asked in sent.items() if asked is not None}
         if self._id == NO_SESSION:
             return SessionRequest(NO_SESSION, NEW_SESSION, questions, ())
-        withdrawn = tuple(key for key, asked in self._sent.items() if asked is None)
+        withdrawn = tuple(key for key, asked in sent.items() if asked is None)
         return SessionRequest(self._id, self._answers, questions, withdrawn)
 
     def answered(self, session_id: int, keys: Iterable[K]) -> dict[K, Q]:
@@ -100,10 +107,14 @@ class FollowerSession(Generic[K, Q]):
             self._id, self._answers = session_id, 0
         self.is_refused = session_id == NO_SESSION
         self._answers += 1
+        untold, opened, found = self._untold, self.open, {}
         for key, asked in self._sent.items():
-            if key in self._untold and self._untold[key] is asked:
-                del self._untold[key]
-        return {key: self.open.pop(key) for key in keys if key in self.open and key not in self._untold}
+            if key in untold and untold[key] is asked:
+                del untold[key]
+        for key in keys:
+            if key in opened and key not in untold:
+                found[key] = opened.pop(key)
+        return found
 
     def end(self) -> None:
         """The session is over (refused, or its connection is gone): all that is open is asked again, in another."""

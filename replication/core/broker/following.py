@@ -13,6 +13,7 @@ trusted. A damaged batch affects only its partition, which pauses and asks again
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .. import messages as m
@@ -25,7 +26,7 @@ from . import effects as fx
 from .channels import Channel, Channels
 from .fetch_session import NEW_SESSION, FollowerSession
 from .payloads import Batches, MalformedBatchError, Payload, to_metas
-from .throttle import Throttle
+from .throttle import UNLIMITED, Throttle
 
 if TYPE_CHECKING:
     from .context import Context
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _answer, _named = maker(partition_ev.Fetched), maker(m.FetchPartition)
 _request = maker(m.FetchRequest)
+_partition_id = partial(tuple.__new__, PartitionId)
 
 SETTLE_TIMEOUT = 0.02
 """Seconds for which a fetch waits for the appends of the previous one, so that it includes their partitions."""
@@ -85,7 +87,7 @@ class Following:
             refused = self.refused.get(partition, 0)
             if refused > 1:
                 pause = max(pause, min(pause * 2 ** (refused - 1), LONGEST_PAUSE))
-        if self.is_throttled(partition):
+        if self.throttle.rate < UNLIMITED and self.is_throttled(partition):
             pause = max(pause, self.throttle.pause(ctx.now))
         if pause:
             leader.want_later(partition, effect, ctx.now + pause)
@@ -219,7 +221,9 @@ class _Leader:
     # Questions of partitions
 
     def want(self, partition: PartitionId, effect: partition_fx.FetchNext) -> None:
-        self._rest(partition)
+        self._appending.discard(partition)
+        if self._resting:
+            self._rest(partition)
         self.session.ask(partition, effect)
         if self._question and not self._has_more:
             self._patience = self._ctx.now + SETTLE_TIMEOUT
@@ -280,52 +284,60 @@ class _Leader:
     def _ask(self) -> None:
         assert not self._question, "one fetch is under way to a leader"
         request = self._request()
-        self._has_more, self._begins_session = self.session.is_behind, request.session_epoch == NEW_SESSION
-        self._is_confirming = self._tells_much()
         self._question = self.channel.ask(m.Kind.FETCH, request, self._ctx.settings.replica_socket_timeout)
 
     def _request(self) -> m.FetchRequest:
+        """The next fetch, and what follows from it for those after it."""
         ctx, owner = self._ctx, self._owner
         settings, handed_over = ctx.settings, self.channel.hands_over_files
         told = self.session.request(settings.questions_at_a_time)
+        self._has_more, self._begins_session = self.session.is_behind, told.session_epoch == NEW_SESSION
+        self._is_confirming = self._tells_much(self._has_more)
         wait = settings.replica_fetch_wait_max
-        if self._tells_much():
+        if self._is_confirming:
             # Without a session there is nothing to confirm, and immediate answers would make it ask in a tight
             # loop.
             wait = settings.replica_fetch_backoff if self.session.is_refused else 0.0
+        most = settings.replica_fetch_max_bytes * (HANDED_OVER if handed_over else 1)
+        limited, damaged = owner.throttle.rate < UNLIMITED, owner.damaged
+        partitions = []
+        for partition, want in told.questions.items():
+            topic, number = partition
+            partitions.append(
+                _named(
+                    topic=topic,
+                    partition=number,
+                    fetch_offset=want.fetch_offset,
+                    max_bytes=owner.fetch_size(partition, handed_over=handed_over) if limited else most,
+                    leader_epoch=want.leader_epoch,
+                    last_fetched_epoch=want.last_fetched_epoch,
+                    high_watermark=want.high_watermark,
+                    log_start_offset=want.log_start_offset,
+                    topic_id=want.topic_id,
+                    damaged=partition in damaged,
+                )
+            )
         return _request(
             replica_id=ctx.node_id,
             incarnation=ctx.incarnation,
             max_wait_ms=round(1000 * wait),
             min_bytes=1,
             max_bytes=settings.replica_fetch_response_max_bytes,
-            partitions=[
-                _named(
-                    topic=partition.topic,
-                    partition=partition.partition,
-                    fetch_offset=want.fetch_offset,
-                    max_bytes=owner.fetch_size(partition, handed_over=handed_over),
-                    leader_epoch=want.leader_epoch,
-                    last_fetched_epoch=want.last_fetched_epoch,
-                    high_watermark=want.high_watermark,
-                    log_start_offset=want.log_start_offset,
-                    topic_id=want.topic_id,
-                    damaged=partition in owner.damaged,
-                )
-                for partition, want in told.questions.items()
-            ],
+            partitions=partitions,
             session_id=told.session_id,
             session_epoch=told.session_epoch,
             forgotten=[
                 m.PartitionName(topic=each.topic, partition=each.partition) for each in told.withdrawn
-            ],
+            ]
+            if told.withdrawn
+            else [],
         )
 
-    def _tells_much(self) -> bool:
+    def _tells_much(self, is_behind: bool) -> bool:
         """Whether the new request is one of several portions, or too large to be repeated after a withdrawal."""
         session = self.session
-        if session.is_behind or session.is_refused:
-            return session.is_behind
+        if is_behind or session.is_refused:
+            return is_behind
         return session.told > self._ctx.settings.questions_at_a_time // FEW
 
     # The outcome, as the channel reports it
@@ -363,7 +375,12 @@ class _Leader:
         assert question == self._question, "an answer is to the fetch under way"
         assert isinstance(message, m.FetchResponse)
         self._question = 0
-        self._owner.changed(self)
+        self._read(message, payload)
+        if self.session.open:
+            # Else whoever asks next says so.
+            self._owner.changed(self)
+
+    def _read(self, message: m.FetchResponse, payload: Payload) -> None:
         if message.error != ErrorCode.NONE:
             if self._begins_session:
                 # The leader refuses even a fetch that is complete in itself: asked again at once it would refuse
@@ -386,6 +403,7 @@ class _Leader:
     def _take(self, session_id: int, places: _Places, payload: Payload) -> None:
         """Pass the answers to their replicas; all other questions stay open at the leader."""
         asked = self.session.answered(session_id, places)
+        limited = self._owner.throttle.rate < UNLIMITED
         for partition, (result, position) in places.items():
             want = asked.get(partition)
             if want is None:
@@ -394,7 +412,7 @@ class _Leader:
                 self._owner.refused[partition] = min(self._owner.refused.get(partition, 0) + 1, 10)
             elif self._owner.refused:
                 self._owner.refused.pop(partition, None)
-            if self._owner.is_throttled(partition):
+            if limited and self._owner.is_throttled(partition):
                 self._owner.throttle.took(result.size, self._ctx.now)
             batches: Batches | None = None
             if result.size:
@@ -425,7 +443,7 @@ def _places(answer: m.FetchResponse, payload_size: int) -> _Places | None:
     for result in answer.partitions:
         if result.size < 0 or position + result.size > payload_size:
             return None
-        places[PartitionId(result.topic, result.partition)] = result, position
+        places[_partition_id((result.topic, result.partition))] = result, position
         position += result.size
     return places
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+UNLIMITED = 2**63 - 1
+"""Bytes a second of no bound."""
+
 
 class Throttle:
     """A limiter that is paid afterwards: after n bytes it asks for a pause of n / rate seconds."""
