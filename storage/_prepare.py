@@ -21,9 +21,18 @@ _HEAD = struct.Struct(">qii")
 _SIZE_AND_DELTA = struct.Struct(">i11xi")
 """Length and last offset delta, from the length on."""
 _NOT_NAMED = "the bytes for {} are not the announced batches"
-_GATHERED_BYTES = 8192
+GATHERED_BYTES = 8192
 """Batches of this size or more are written from where they lie; copying smaller ones costs less than two more
 buffers in a gathered write."""
+
+
+def stamped(data: Buffer, info: BatchInfo, base_offset: int, leader_epoch: int) -> Buffer | None:
+    """One batch with this offset and epoch; None if the bytes are not the announced batch."""
+    size, delta = info.size_bytes, info.last_offset_delta
+    if size < BATCH_OVERHEAD_BYTES or _SIZE_AND_DELTA.unpack_from(data, LENGTH_AT) != (size - LENGTH_END, delta):
+        return None
+    head = _HEAD.pack(base_offset, size - LENGTH_END, leader_epoch)
+    return b"".join((head, memoryview(data)[_HEAD.size :]))
 
 
 class Placed(NamedTuple):
@@ -139,7 +148,7 @@ def _buffers_of(name: str, chunk: Chunk, next_offset: int) -> list[Buffer]:
     epoch = chunk.leader_epoch
     if epoch is None:
         return [chunk.data]
-    if len(chunk.data) >= _GATHERED_BYTES * len(chunk.batches):
+    if len(chunk.data) >= GATHERED_BYTES * len(chunk.batches):
         return _gathered(name, chunk, epoch)
     copy = bytearray(chunk.data)
     if lib.isr_batch_stamp(ffi.from_buffer(copy), len(copy), chunk.base_offset, epoch) != next_offset:

@@ -9,11 +9,13 @@ import os
 import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import attrs
 
+from ._batch_scan import TRANSACTIONAL
 from ._files import replace_file
 from ._log_scan import ProducerScan
 from ._native import lib
@@ -29,6 +31,7 @@ SNAPSHOT_SUFFIX = ".snapshot"
 _VERSION = 1
 _HEADER = struct.Struct(">hIi")  # version, CRC-32C of what follows it, number of entries
 _ENTRY = struct.Struct(">qhiqiqiq")
+_produced = partial(tuple.__new__, ProducedBatch)
 _NOTHING = -1
 """Stands for no coordinator epoch, no open transaction, no batch."""
 
@@ -62,20 +65,20 @@ class ProducerTable:
         self, info: BatchInfo, base_offset: int, marker: Marker | None = None
     ) -> CompletedTransaction | None:
         """Take notice of a batch that was written at `base_offset`; the transaction that it ends, if any."""
-        if info.producer_id < 0:
+        _, _, producer_id, _, newest, _, delta, _, _, sequence, epoch, bits = info
+        if producer_id < 0:
             return None
-        producer = self._producers.get(info.producer_id)
+        producer = self._producers.get(producer_id)
         if producer is None:
-            producer = self._producers[info.producer_id] = _Producer(info.producer_epoch)
-        elif producer.epoch != info.producer_epoch:
-            producer.enter(info.producer_epoch)
-        producer.timestamp_ms = info.max_timestamp
-        producer.last_offset = base_offset + info.last_offset_delta
-        if info.base_sequence >= 0:
-            producer.batches.append(
-                ProducedBatch(info.base_sequence, info.last_sequence, base_offset, producer.last_offset)
-            )
-        if not info.is_transactional:
+            producer = self._producers[producer_id] = _Producer(epoch)
+        elif producer.epoch != epoch:
+            producer.enter(epoch)
+        producer.timestamp_ms = newest
+        producer.last_offset = last_offset = base_offset + delta
+        if sequence >= 0:
+            last_sequence = (sequence + delta) % SEQUENCE_MODULUS
+            producer.batches.append(_produced((sequence, last_sequence, base_offset, last_offset)))
+        if not bits & TRANSACTIONAL:
             return None
         self._transactional_end = producer.last_offset + 1
         if not info.is_control:

@@ -8,6 +8,7 @@ import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +58,9 @@ class Spot(NamedTuple):
     offset: int
 
 
+_spot = partial(tuple.__new__, Spot)
+
+
 class Largest(NamedTuple):
     """The greatest timestamp of a segment, in ms, and the last offset of the first batch that has it."""
 
@@ -82,6 +86,14 @@ class _Recent:
             self._generations = ((offsets, positions), self._generations[0])
         positions += more_positions
         offsets += more_offsets
+
+    def add_one(self, offset: int, position: int) -> None:
+        offsets, positions = self._generations[0]
+        if len(offsets) < _RECENT:
+            positions.append(position)
+            offsets.append(offset)
+        else:
+            self._generations = (([offset], [position]), self._generations[0])
 
     def holding(self, offset: int) -> Spot | None:
         """The batch that holds `offset`, which is not above the last."""
@@ -162,12 +174,14 @@ class Segment:
         self._first_timestamp: int | None = None
         self._begun = time.monotonic()
         self._jitter_ms = random.randint(0, settings.segment_jitter_ms)
+        self._roll_ms = settings.roll_ms - self._jitter_ms
         self.aborted: Sequence[AbortedTransaction] = read_index(self.transaction_index)
         """Transactions whose ABORT marker lies in the segment, in the order of the markers."""
 
     def configure(self, settings: LogSettings) -> None:
         """Go by other settings from the next batch on."""
         self._settings = settings
+        self._roll_ms = settings.roll_ms - self._jitter_ms
 
     @property
     def place(self) -> str:
@@ -249,7 +263,7 @@ class Segment:
             return True
         if position + size > self._settings.segment_bytes or self.index.is_full or self.time_index.is_full:
             return False
-        return self.end.position == 0 or self.age_ms(timestamp) <= self._settings.roll_ms - self._jitter_ms
+        return self.end.position == 0 or self.age_ms(timestamp) <= self._roll_ms
 
     def open_for_writing(self) -> None:
         self.index.grow(self._settings.segment_index_bytes)
@@ -319,6 +333,32 @@ class Segment:
         self._recent.add(offsets, positions)
         self._since_entry = since
         self.end = Spot(position, offset)
+
+    def append_one(self, data: Buffer, last_offset: int, timestamp: int) -> None:
+        """`write` at the end and `added`, of one batch: that of a record which is sent alone."""
+        position, offset = self.end
+        size = len(data)
+        if size > _TAIL_BYTES or not position or self._since_entry > self._settings.index_interval_bytes:
+            self.write([data], position)
+            self.added([(offset, last_offset, size, timestamp)])
+            return
+        self._unsynced = self._used = True
+        # Held here, so that the descriptor stays open.
+        file = self._file or self.file
+        written = os.pwritev(file.descriptor, (data,), position)
+        if written < size:
+            write_all(file.descriptor, [memoryview(data)[written:]], position + written)
+        start, tail = self._tail
+        if start + len(tail) != position or len(tail) + size > _TAIL_BYTES:
+            start, tail = position, b""
+        self._tail = start, tail + data
+        self.indexes_synced = False
+        if timestamp > self.largest[0]:
+            self.largest = Largest(timestamp, last_offset)
+        # A batch also holds the offsets that compaction took away before it.
+        self._recent.add_one(offset, position)
+        self._since_entry += size
+        self.end = _spot((position + size, last_offset + 1))
 
     def drop_unseen(self) -> None:
         """Remove bytes behind the end, which no reader was shown."""

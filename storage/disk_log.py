@@ -7,13 +7,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ._batch_scan import CONTROL
 from ._epochs import FILE_NAME as EPOCHS
 from ._epochs import EpochCache
 from ._files import fsync_folder, storage_error
 from ._flushing import bring_to_device
 from ._maintenance import MaintainedLog
 from ._open_files import OPEN_FILES
-from ._prepare import Piece, prepare
+from ._prepare import GATHERED_BYTES, Piece, prepare, stamped
 from ._producers import SNAPSHOT_SUFFIX, ProducerTable, completed_since, has_snapshot, replay, snapshots_in
 from ._recovery import Recovered, open_segments, recover, remove_leftovers, trust, verify
 from ._retention import remove_below
@@ -255,6 +256,8 @@ class DiskLog(MaintainedLog):
 
     def append(self, chunks: Sequence[Chunk]) -> None:
         self._check_writable()
+        if len(chunks) == 1 and len(chunks[0].batches) == 1 and self._append_one(chunks[0]):
+            return
         pieces, epochs = prepare(self.name, chunks, self._log_end_offset, self._epochs.latest)
         for piece in pieces:
             if piece.skips:
@@ -272,6 +275,42 @@ class DiskLog(MaintainedLog):
                 self._producers = replay(self._folder, self._segments)
             raise failure from error
         self._tell_flusher()
+
+    def _append_one(self, chunk: Chunk) -> bool:
+        """One small batch of the latest epoch that goes on where the log ends, and for which the last segment has
+        room: a record that is sent alone. False, and nothing is done, for any other.
+        """
+        data, base_offset, epoch = chunk.data, chunk.base_offset, chunk.leader_epoch
+        (info,) = chunk.batches
+        base, _, _, _, newest, size, delta, batch_epoch, count, _, _, bits = info
+        end = self._log_end_offset
+        if size != len(data) or size >= GATHERED_BYTES or base_offset != end or bits & CONTROL:
+            return False
+        entries = self._epochs.entries
+        if not entries or entries[-1].epoch != (batch_epoch if epoch is None else epoch):
+            return False
+        if epoch is not None:
+            found = stamped(data, info, end, epoch)
+            if found is None:
+                return False
+            data = found
+        elif base != end:
+            return False
+        last_offset = end + delta
+        # What is found by time is records; compaction leaves batches without.
+        timestamp = newest if count else -1
+        try:
+            with self._writing:
+                segment = self._segments[-1]
+                if not segment.has_room(0, size, last_offset, timestamp):
+                    return False
+                segment.append_one(data, last_offset, timestamp)
+                self._producers.add(info, end)
+                self._log_end_offset = last_offset + 1
+        except OSError as error:
+            raise self._undo(end, error) from error
+        self._tell_flusher()
+        return True
 
     def _enter(self, pieces: Sequence[Piece], epochs: Sequence[EpochEntry]) -> None:
         """Move the log end to the end of the last segment, over the pieces that stand there."""

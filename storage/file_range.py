@@ -29,22 +29,23 @@ class RangeFile:
     A range therefore outlives the removal of its segment: unlinking a file does not affect open descriptors.
     """
 
-    __slots__ = ("_fd",)
+    __slots__ = ("descriptor",)
 
     def __init__(self, fd: int) -> None:
-        self._fd = fd
+        self.descriptor = fd
+        """The number; valid for as long as this object lives."""
 
     @classmethod
     def open(cls, path: Path, *, create: bool = False) -> RangeFile:
         return cls(os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600))
 
     def fileno(self) -> int:
-        fd = Descriptor(self._fd)
+        fd = Descriptor(self.descriptor)
         fd.owner = self
         return fd
 
     def __del__(self) -> None:
-        os.close(self._fd)
+        os.close(self.descriptor)
 
 
 @attrs.frozen(slots=True)

@@ -24,7 +24,6 @@ import trio
 
 from ...storage import Chunk, Handover, Log, StorageError
 from ...transport import turn
-from ..core.making import maker
 from ._side_worker import SideWork, SideWorker
 
 BRIEF = 0.001
@@ -97,15 +96,17 @@ class Lane:
 
 
 @attrs.frozen(slots=True)
-class Told:
-    """What is to be called on the event loop for a lane; `instead` if that has been closed meanwhile."""
+class Call:
+    """What is to be called on the event loop for a lane: `done`, or `dropped` if that has been closed meanwhile."""
 
     lane: Lane
-    call: Completion
-    instead: Completion = _nothing
+    done: Completion
+    dropped: Completion = _nothing
 
 
-_told = maker(Told)
+Told = Call | AppendWork
+"""An append that was done is told of as it is."""
+
 _chunk_of = attrgetter("chunk")
 
 
@@ -217,6 +218,12 @@ class LogWriter:
         stopping = False
         while not stopping or (self._lanes_beside and not self._side_has_died):
             asked = self._handover.rest(asked)
+            queue = self._queue
+            if len(queue) == 1 and self._append_alone(queue[0]):
+                queue.popleft()
+                if not self._loop_waits:
+                    self._token.run_sync_soon(self._collect)
+                continue
             work: list[Work | _Resume] = []
             for _ in range(len(self._queue)):
                 each = self._queue.popleft()
@@ -233,6 +240,26 @@ class LogWriter:
                 if not self._loop_waits:
                     self._token.run_sync_soon(self._collect)
         self._beside.end()
+
+    def _append_alone(self, work: Work | _Resume | None) -> bool:
+        """The common case: a single append, and nothing that has to be done before it. False: it is something else."""
+        if not isinstance(work, AppendWork):
+            return False
+        lane = work.lane
+        if lane.held is not None or lane.broken:
+            return False
+        told: list[Told] = [work]
+        self._count += 1
+        self.under_way = self._count
+        try:
+            lane.log.append((work.chunk,))  # type: ignore[union-attr]  # there is one, or nothing is appended
+        except StorageError as error:
+            told[0] = Call(lane, work.dropped, work.dropped)
+            self._fail(lane, error, told)
+        finally:
+            self.under_way = 0
+        self._done.append((told, 1))
+        return True
 
     def _carry_out(self, batch: Sequence[Work | _Resume], beside: list[CallWork]) -> tuple[list[Told], int]:
         """Do a batch of work, except what waits for the device: that is added to `beside`, for the caller to start.
@@ -301,17 +328,17 @@ class LogWriter:
         if not run:
             return
         if lane.broken:
-            told.extend(Told(lane, work.dropped, work.dropped) for work in run)
+            told.extend(Call(lane, work.dropped, work.dropped) for work in run)
             return
         assert lane.log is not None
         self._begin()
         try:
             lane.log.append(list(map(_chunk_of, run)))
         except StorageError as error:
-            told.extend(Told(lane, work.dropped, work.dropped) for work in run)
+            told.extend(Call(lane, work.dropped, work.dropped) for work in run)
             self._fail(lane, error, told)
         else:
-            told += [_told(lane, work.done, work.dropped) for work in run]
+            told += run
         finally:
             self.under_way = 0
 
@@ -324,15 +351,15 @@ class LogWriter:
 
     def _do(self, work: CallWork, told: list[Told]) -> None:
         if work.lane.broken:
-            told.append(Told(work.lane, work.dropped, work.dropped))
+            told.append(Call(work.lane, work.dropped, work.dropped))
             return
         try:
             result = work.function()
         except StorageError as error:
-            told.append(Told(work.lane, work.dropped, work.dropped))
+            told.append(Call(work.lane, work.dropped, work.dropped))
             self._fail(work.lane, error, told)
         else:
-            told.append(Told(work.lane, partial(work.done, result), work.dropped))
+            told.append(Call(work.lane, partial(work.done, result), work.dropped))
 
     def _begin(self) -> None:
         self._count += 1
@@ -341,7 +368,7 @@ class LogWriter:
     def _fail(self, lane: Lane, error: StorageError, told: list[Told]) -> None:
         lane.broken = True
         self.has_failed = True
-        told.append(Told(lane, partial(lane.failed, error)))
+        told.append(Call(lane, partial(lane.failed, error)))
 
     def _deliver(self, told: Sequence[Told], count: int) -> None:
         self.queued -= count
@@ -353,9 +380,9 @@ class LogWriter:
             with self._turn:
                 for each in told:
                     if each.lane.closed:
-                        each.instead()
+                        each.dropped()
                     else:
-                        each.call()
+                        each.done()
                 self._after()
         except Exception as error:  # noqa: BLE001 - not hidden: it ends the node
             self.has_failed = True
