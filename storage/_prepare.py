@@ -29,7 +29,10 @@ buffers in a gathered write."""
 def stamped(data: Buffer, info: BatchInfo, base_offset: int, leader_epoch: int) -> Buffer | None:
     """One batch with this offset and epoch; None if the bytes are not the announced batch."""
     size, delta = info.size_bytes, info.last_offset_delta
-    if size < BATCH_OVERHEAD_BYTES or _SIZE_AND_DELTA.unpack_from(data, LENGTH_AT) != (size - LENGTH_END, delta):
+    if size < BATCH_OVERHEAD_BYTES or _SIZE_AND_DELTA.unpack_from(data, LENGTH_AT) != (
+        size - LENGTH_END,
+        delta,
+    ):
         return None
     head = _HEAD.pack(base_offset, size - LENGTH_END, leader_epoch)
     return b"".join((head, memoryview(data)[_HEAD.size :]))

@@ -242,7 +242,7 @@ class LogWriter:
         self._beside.end()
 
     def _append_alone(self, work: Work | _Resume | None) -> bool:
-        """The common case: a single append, and nothing that has to be done before it. False: it is something else."""
+        """The common case: a single append, and nothing to be done before it. False: it is something else."""
         if not isinstance(work, AppendWork):
             return False
         lane = work.lane

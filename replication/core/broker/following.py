@@ -326,9 +326,7 @@ class _Leader:
             partitions=partitions,
             session_id=told.session_id,
             session_epoch=told.session_epoch,
-            forgotten=[
-                m.PartitionName(topic=each.topic, partition=each.partition) for each in told.withdrawn
-            ]
+            forgotten=[m.PartitionName(topic=each.topic, partition=each.partition) for each in told.withdrawn]
             if told.withdrawn
             else [],
         )
