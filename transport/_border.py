@@ -87,13 +87,18 @@ class GuardedLink(Link):
         self._closed = False
         self.caps, self.local, self.remote = inner.caps, inner.local, inner.remote
 
+    @property
+    def inner(self) -> Link:
+        """For who calls it for each message and has `broken` make the errors: a coroutine less above each wait."""
+        return self._inner
+
     async def send(self, head: Buffer, parts: Sequence[Part], *, more: bool = False) -> None:
         try:
             await self._inner.send(head, parts, more=more)
         except TransportError:
             raise
         except BaseException as error:
-            raise self._broken("send", error) from error
+            raise self.broken("send", error) from error
 
     async def send_many(self, frames: Sequence[tuple[Buffer, Sequence[Part]]]) -> None:
         try:
@@ -101,7 +106,7 @@ class GuardedLink(Link):
         except TransportError:
             raise
         except BaseException as error:
-            raise self._broken("send", error) from error
+            raise self.broken("send", error) from error
 
     def send_now(self, pieces: Sequence[Part]) -> bool:
         try:
@@ -109,7 +114,7 @@ class GuardedLink(Link):
         except TransportError:
             raise
         except BaseException as error:
-            raise self._broken("send_now", error) from error
+            raise self.broken("send_now", error) from error
 
     @property
     def has_rest(self) -> bool:
@@ -121,7 +126,7 @@ class GuardedLink(Link):
         except TransportError:
             raise
         except BaseException as error:
-            raise self._broken("recv", error) from error
+            raise self.broken("recv", error) from error
 
     async def recv_many(self) -> list[Frame]:
         try:
@@ -129,7 +134,7 @@ class GuardedLink(Link):
         except TransportError:
             raise
         except BaseException as error:
-            raise self._broken("recv", error) from error
+            raise self.broken("recv", error) from error
 
     async def recv_hello(self) -> bytes:
         try:
@@ -137,7 +142,7 @@ class GuardedLink(Link):
         except TransportError:
             raise
         except BaseException as error:
-            raise self._broken("recv", error) from error
+            raise self.broken("recv", error) from error
 
     async def prepare(self) -> None:
         try:
@@ -145,7 +150,7 @@ class GuardedLink(Link):
         except TransportError:
             raise
         except BaseException as error:
-            raise self._broken("prepare", error) from error
+            raise self.broken("prepare", error) from error
 
     async def send_eof(self) -> None:
         try:
@@ -153,7 +158,7 @@ class GuardedLink(Link):
         except TransportError:
             raise
         except BaseException as error:
-            raise self._broken("send_eof", error) from error
+            raise self.broken("send_eof", error) from error
 
     async def aclose(self) -> None:
         self._closed = True
@@ -162,7 +167,7 @@ class GuardedLink(Link):
         except TransportError:
             raise
         except BaseException as error:
-            raise self._broken("aclose", error) from error
+            raise self.broken("aclose", error) from error
 
     def abort(self) -> None:
         self._closed = True
@@ -176,34 +181,34 @@ class GuardedLink(Link):
         try:
             return self._inner.peer_name
         except Exception as error:
-            raise self._broken("peer_name", error) from error
+            raise self.broken("peer_name", error) from error
 
     @property
     def peer_uid(self) -> int | None:
         try:
             return self._inner.peer_uid
         except Exception as error:
-            raise self._broken("peer_uid", error) from error
+            raise self.broken("peer_uid", error) from error
 
     @property
     def sent(self) -> int:
         try:
             return self._inner.sent
         except Exception as error:
-            raise self._broken("sent", error) from error
+            raise self.broken("sent", error) from error
 
     @property
     def received(self) -> int:
         try:
             return self._inner.received
         except Exception as error:
-            raise self._broken("received", error) from error
+            raise self.broken("received", error) from error
 
     def trim(self) -> None:
         try:
             self._inner.trim()
         except Exception as error:
-            raise self._broken("trim", error) from error
+            raise self.broken("trim", error) from error
 
     def set_limits(self, limits: Limits) -> None:
         super().set_limits(limits)
@@ -213,8 +218,14 @@ class GuardedLink(Link):
         super().set_gate(gate)
         self._inner.set_gate(gate)
 
-    def _broken(self, call: str, error: BaseException) -> TransportError:
-        """What to raise instead. A link that was closed here may end its calls as it likes."""
+    def broken(self, call: str, error: BaseException) -> TransportError:
+        """What to raise in place of what a call of `inner` has raised, unless that is a TransportError.
+
+        A link that was closed here may end its calls as it likes.
+
+        Raises:
+          BaseException: The same, if it ends or cancels who called.
+        """
         peer = str(self.remote)
         if self._closed and isinstance(error, Exception):
             return LinkClosed(f"the link to {peer} was closed here", peer=peer)

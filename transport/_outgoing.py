@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import attrs
 
@@ -30,8 +31,7 @@ class Pending:
         return self.deadline < other.deadline
 
 
-@attrs.define(slots=True)
-class Outgoing:
+class Outgoing(NamedTuple):
     """A frame to send; `nbytes` is what of it occupies memory."""
 
     head: bytes
@@ -52,6 +52,15 @@ def size_of(parts: Sequence[Part]) -> int:
         else:
             size += part.length
     return size
+
+
+def payload_of(parts: Sequence[Part]) -> tuple[int, int, int]:
+    """`size_of` and `payload_check` at once."""
+    if len(parts) == 1:
+        part = parts[0]
+        if type(part) is bytes:
+            return len(part), PAYLOAD_CRC, crc32c(part)
+    return size_of(parts), *payload_check(parts)
 
 
 def payload_check(parts: Sequence[Part]) -> tuple[int, int]:

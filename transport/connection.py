@@ -82,7 +82,9 @@ class Connection:
         self.url = str(link.remote)
         self.closed = trio.Event()
         self.close_reason: TransportError | None = None
-        self._link = link
+        if not isinstance(link, _border.GuardedLink):
+            link = _border.GuardedLink(link, link.remote.scheme)
+        self._link, self._inner = link, link.inner
         self._handler = handler
         self._limits = introduced.limits
         self._first = introduced.frames
@@ -302,7 +304,8 @@ class Connection:
     async def _read(self) -> None:
         frames, self._first = self._first, []
         try:
-            # Without `_guard`: each coroutine above one that waits runs when it goes on.
+            # Without `_guard`, and the link's: each coroutine above one that waits runs when it goes on.
+            receive = self._inner.recv_many
             while True:
                 if frames:
                     self._take(frames)
@@ -310,17 +313,24 @@ class Connection:
                     self._relieved = trio.Event()
                     await self._relieved.wait()
                 self._relieved = None
-                frames = await self._link.recv_many()
+                try:
+                    frames = await receive()
+                except TransportError:
+                    raise
+                except BaseException as error:
+                    raise self._link.broken("recv", error) from error
         except TransportError as error:
             self._fail(error)
 
     def _take(self, frames: list[Frame]) -> None:
         """Dispatch frames, then send all that they gave rise to."""
         now = self._now()
+        session = self._session
         with self._turn:
-            self._turn.note(self)
             for frame in frames:
-                self._session.receive(frame, now)
+                session.receive(frame, now)
+            if session.outbox:
+                self._turn.noted[self] = None
         if self._idle is not None:
             self._check_idle()
 
@@ -381,7 +391,7 @@ class Connection:
     def queued(self) -> None:
         """Something may be in the outbox: it is sent at the end of the turn that is under way, or soon."""
         if self._turn.is_open:
-            self._turn.note(self)
+            self._turn.noted[self] = None
             return
         self._check_relieved()
         if self._session.outbox:
@@ -398,22 +408,24 @@ class Connection:
             self._wake_writer()
             return
         pieces: list[Part] = []
-        for frame in session.outbox:
-            pieces.append(frame.head)
-            pieces += frame.parts
+        for head, parts, _ in session.outbox:
+            pieces.append(head)
+            pieces += parts
         try:
-            taken = self._link.send_now(pieces)
+            try:
+                taken = self._inner.send_now(pieces)
+            except TransportError:
+                raise
+            except BaseException as error:
+                raise self._link.broken("send_now", error) from error
         except TransportError as error:
-            self._fail(error)
-            return
-        except OSError as error:
             # Whoever flushes may be about something else: it ends with this connection.
-            self.abort(f"failed to read the data to send: {error}")
+            self._fail(error)
             return
         if taken:
             session.outbox.clear()
             session.outbox_bytes = 0
-        if not taken or self._link.has_rest:
+        if not taken or self._inner.has_rest:
             self._wake_writer()
         elif self._idle is not None:
             self._check_idle()

@@ -119,12 +119,13 @@ class RequestHandle:
 class Request:
     """A request as its handler gets it; answered once, now or later, on the thread that runs the connection.
 
-    `payload` is the handler's to release. `deadline` is a time of the trio clock, inf if there is none.
+    `payload` is the handler's to release. `arrived` and `deadline` are times of the trio clock; inf: no deadline.
     """
 
     __slots__ = (
         "_callbacks",
         "_session",
+        "arrived",
         "body",
         "cancelled",
         "connection",
@@ -137,9 +138,17 @@ class Request:
     )
 
     def __init__(
-        self, session: Session, kind: int, kind_version: int, corr: int, body: bytes, payload: Payload
+        self,
+        session: Session,
+        kind: int,
+        kind_version: int,
+        corr: int,
+        body: bytes,
+        payload: Payload,
+        arrived: float,
     ) -> None:
         self._session = session
+        self.arrived = arrived
         self._callbacks: list[Callable[[], None]] = []
         self.kind = kind
         self.kind_version = kind_version

@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from ._outgoing import Outgoing, Pending, payload_check, size_of
+from ._outgoing import Outgoing, Pending, payload_check, payload_of, size_of
 from .abc import Buffer, Part
 from .errors import (
     DeadlineExceeded,
@@ -34,6 +34,8 @@ from .requests import OnDone, Request, Response
 log = limited(logging.getLogger("insync.transport"))
 
 _IGNORED_FROM = 128
+_new = tuple.__new__
+"""Makes a named tuple without the call of Python that its class would cost."""
 _REPLY, _REQUEST = int(FrameType.REPLY), int(FrameType.REQUEST)
 """As plain numbers: looking an enumeration's members up costs each frame a good part of a microsecond."""
 
@@ -155,7 +157,8 @@ class Session:
         """Queue an answer, if anybody waits for it."""
         if not self._answered(request):
             return
-        body, size = bytes(body), size_of(parts) if parts else 0
+        body = bytes(body)
+        size, flags, crc = payload_of(parts) if parts else (0, 0, 0)
         most_body = self.limits.max_body_bytes
         most = min(request.max_response, self.limits.max_payload_bytes)
         if len(body) > most_body or size > most:
@@ -166,7 +169,6 @@ class Session:
             log.warning("%s: %s", self._peer, detail)
             self._queue_error(request.corr, Status.RESPONSE_TOO_LARGE, detail)
             return
-        flags, crc = payload_check(parts) if parts else (0, 0)
         head = encode_header(
             _REPLY, request.corr, flags=flags, body=body, payload_length=size, payload_crc=crc
         )
@@ -199,13 +201,28 @@ class Session:
         Raises:
           ProtocolError: The peer must not send this, now or ever.
         """
-        kind = frame.header.type
-        if kind == _REPLY:
-            self._receive_reply(frame, now)
-        elif kind == _REQUEST:
-            self._receive_request(frame, now)
-        else:
-            self._receive_control(frame, now)
+        header = frame.header
+        if header.type != _REQUEST:
+            if header.type == _REPLY:
+                self._receive_reply(frame, now)
+            else:
+                self._receive_control(frame, now)
+            return
+        corr = header.corr
+        if corr <= self._last_peer_corr or corr & 1 != self._peer_parity:
+            raise ProtocolError(f"{self._peer} uses the number {corr} for a request, out of turn")
+        payload = self.intake.arrived(frame.payload) if header.payload_length else frame.payload
+        request = Request(self, header.kind, header.kind_version, corr, frame.body, payload, now)
+        if self.goes:
+            payload.release()
+            return
+        self._last_peer_corr = corr
+        request.max_response = header.max_response
+        if header.aux:
+            request.deadline = now + header.aux / 1000
+        self.unanswered[corr] = request
+        self.intake.body_arrived(len(frame.body))
+        self._on_request(request)
 
     def admits(self, header: Header) -> bool:
         """See `Gate.admits`."""
@@ -269,23 +286,6 @@ class Session:
             kind = NotAuthorisedError if code == Status.NOT_AUTHORISED else RemoteError
             self._done(pending, kind(code, detail, peer=self._peer))
         self._send_waiting(now)
-
-    def _receive_request(self, frame: Frame, now: float) -> None:
-        header = frame.header
-        if header.corr <= self._last_peer_corr or header.corr & 1 != self._peer_parity:
-            raise ProtocolError(f"{self._peer} uses the number {header.corr} for a request, out of turn")
-        payload = self.intake.arrived(frame.payload) if header.payload_length else frame.payload
-        request = Request(self, header.kind, header.kind_version, header.corr, frame.body, payload)
-        if self.goes:
-            request.payload.release()
-            return
-        self._last_peer_corr = header.corr
-        request.max_response = header.max_response
-        if header.aux:
-            request.deadline = now + header.aux / 1000
-        self.unanswered[header.corr] = request
-        self.intake.body_arrived(len(frame.body))
-        self._on_request(request)
 
     def _receive_control(self, frame: Frame, now: float) -> None:
         frame.payload.release()
@@ -396,7 +396,7 @@ class Session:
                 nbytes += len(part)
             elif isinstance(part, bytearray | memoryview):
                 nbytes += memoryview(part).nbytes
-        self.outbox.append(Outgoing(head, parts, nbytes))
+        self.outbox.append(_new(Outgoing, (head, parts, nbytes)))
         self.outbox_bytes += nbytes
 
     def _queue_error(self, corr: int, code: int, detail: str) -> None:

@@ -315,6 +315,7 @@ class StreamLink(Link):
         try:
             if self._is_behind:
                 await trio.lowlevel.checkpoint()
+            is_woken = False
             while True:
                 if self._end > self._start or self._partial is not None or self._ready:
                     frames = self._parse()
@@ -328,12 +329,13 @@ class StreamLink(Link):
                     there = NOT_NOW
                 else:
                     # Asked first: to find out by an attempt costs five calls for each message.
-                    there = -1 if self._stream.is_drained else self._fill_now()
+                    there = self._fill_now() if is_woken or not self._stream.is_drained else -1
                 if there == NOT_NOW:
                     await self._fill()
                 elif there < 0:
                     at_least = self._missing if self._missing >= _WORTH_WAITING else 1
                     await self._stream.until_readable(at_least)
+                is_woken = there == -1
         finally:
             self._receiving = False
 
@@ -446,9 +448,12 @@ class StreamLink(Link):
         self._start = payload_at + header.payload_length
         self._next_head = 0
         body = bytes(self._buffer[body_at:payload_at])
-        payload = bytes(self._buffer[payload_at : self._start]) if header.payload_length else b""
-        check_parts(header, body, payload)
-        return Frame(header, body, BufferPayload(memoryview(payload)) if payload else EmptyPayload())
+        if header.payload_length:
+            payload = bytes(self._buffer[payload_at : self._start])
+            check_parts(header, body, payload)
+            return Frame(header, body, BufferPayload(memoryview(payload)))
+        check_parts(header, body, b"")
+        return Frame(header, body, EmptyPayload())
 
     def _begin(self, header: Header) -> _Partial:
         """Lay out a large frame; what is in the buffer goes to its place, the rest will be received there."""
@@ -518,8 +523,13 @@ class StreamLink(Link):
         """As `_fill_buffer`, without waiting, so that nobody trims meanwhile; what `receive_now` returned."""
         if self._memory is None:
             self._check_open()
-        with self._room(RECEIVE_BUFFER) as target:
-            count = self._stream.receive_now(target)
+        if self._start == self._end and not self._next_head:
+            # As for most messages: all of the buffer.
+            self._start = self._end = 0
+            count = self._stream.receive_now(self._buffer)
+        else:
+            with self._room(RECEIVE_BUFFER) as target:
+                count = self._stream.receive_now(target)
         if count > 0:
             self._received += count
             self._end += count

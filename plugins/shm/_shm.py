@@ -56,6 +56,7 @@ _MOST_JOINED = 256 << 10
 _RAW_BUFFER = 64 << 10
 _BYTES = int(Chunk.BYTES)
 """As a plain number: most chunks are of this type."""
+_PREFIX_SIZE = PREFIX.size
 _MOST_PENDING = 64
 """Descriptors that have come before the chunks that name them."""
 _DESCRIPTOR_SIZE = array.array("i").itemsize
@@ -303,7 +304,16 @@ class ShmStream(UnixStream):
                 if count <= 0:
                     return count
                 self._start, self._end = 0, count
-            if not self._next_chunk() or not self._bytes_left:
+            start = self._start
+            kind = 0
+            if self._end - start >= _PREFIX_SIZE:
+                kind, _, length = PREFIX.unpack_from(self._raw, start)
+            if kind == _BYTES:
+                # As `_next_chunk` takes it: almost every message begins so.
+                self._start, self._bytes_left = start + _PREFIX_SIZE, length
+            elif not self._next_chunk():
+                return NOT_NOW
+            if not self._bytes_left:
                 return NOT_NOW
         with buffer[: self._bytes_left] as target:
             there = self._end - self._start

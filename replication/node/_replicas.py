@@ -266,12 +266,15 @@ class Replicas:
     def settle(self) -> None:
         """Look at the parked fetches of every partition that has news, and ask leaders what is to be asked."""
         if self.broker.context.is_unsettled:
-            with self._turn:
-                for effect in self.broker.settle(self.now()):
-                    self._obey[type(effect)](effect)
-                if self.broker.goes_on:
-                    # After the connections that have something to send.
-                    self._turn.note(self)
+            if not self._turn.is_open:
+                with self._turn:
+                    self.settle()
+                return
+            for effect in self.broker.settle(self.now()):
+                self._obey[type(effect)](effect)
+            if self.broker.goes_on:
+                # After the connections that have something to send.
+                self._turn.note(self)
 
     def settle_later(self) -> None:
         """The same when the turn ends, if one is open."""

@@ -98,7 +98,17 @@ class TransportInbound(Inbound):
     def __init__(
         self, request: Request, message: object, counters: Counters, now: Callable[[], float]
     ) -> None:
-        super().__init__(request.kind, message, request.payload, request.connection, counters, now)
+        # Every field here, not by the base: each message of a link makes one of these.
+        self._now = now
+        self._counters = counters
+        self._arrived = request.arrived
+        self.kind = request.kind
+        self.message = message
+        self.payload = request.payload
+        self.connection = request.connection
+        self.throttle_ms = 0
+        self.is_answered = False
+        self.has_waited = False
         self._request = request
 
     @property
