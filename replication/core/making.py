@@ -10,6 +10,9 @@ import attrs
 P = ParamSpec("P")
 T = TypeVar("T")
 
+named = tuple.__new__
+"""`named(Kind, (value, ...))` makes a named tuple of all fields, without its class's call of a Python function."""
+
 
 def maker(kind: Callable[P, T]) -> Callable[P, T]:
     """A function that makes what the frozen attrs class `kind` makes, from the same arguments.

@@ -15,6 +15,7 @@ from ..core.broker.effects import Answer, CloseConnection, Fail, Refuse
 from ..core.broker.events import Cancelled, FetchArrived
 from ..core.control.quotas import CONSUMER
 from ..core.errors import ErrorCode
+from ..core.making import named
 from ._maintenance_thread import clock_distance
 from .operations.inbound import Inbound
 from .service import Caller
@@ -42,7 +43,7 @@ class Fetches:
         self._serve(request, message)
 
     def _serve(self, request: Inbound, message: m.FetchRequest) -> None:
-        self._node.step(FetchArrived(request.connection, request, message, request.peer))
+        self._node.step(named(FetchArrived, (request.connection, request, message, request.peer)))
         if not request.is_answered:
             request.has_waited = True
             request.on_cancel(lambda: self._node.step(Cancelled(request)))

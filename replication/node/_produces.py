@@ -14,6 +14,7 @@ from ..core.broker.effects import Reply
 from ..core.broker.events import DeleteRecordsArrived, ProduceArrived
 from ..core.control.quotas import PRODUCER
 from ..core.errors import ErrorCode
+from ..core.making import named
 from ._batch_checks import CompressedChecks, Findings, is_compressed
 from ._coordination import Creation
 from ._payloads import SharedPayload
@@ -92,7 +93,7 @@ class Produces:
     ) -> None:
         payload.findings = findings
         try:
-            self._node.step(ProduceArrived(request, message, payload))
+            self._node.step(named(ProduceArrived, (request, message, payload)))
             self._count(message, payload)
         finally:
             payload.let_go()

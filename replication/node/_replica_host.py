@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...storage import Chunk, Log, StorageError
 from ..core.broker.events import Report
 from ..core.control.records import TopicConfig
-from ..core.making import maker
+from ..core.making import maker, named
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
 from ..core.partition.replica import Replica
@@ -70,7 +70,7 @@ class ReplicaHost:
 
     def step(self, event: ev.Event) -> None:
         """Tell the broker, and do as it says."""
-        self._node.step(Report(self.partition, event))
+        self._node.step(named(Report, (self.partition, event)))
 
     def adopt(self, opened: Log) -> None:
         """The log is there, and empty."""

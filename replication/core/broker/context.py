@@ -11,6 +11,7 @@ from ..control.view import ClusterView
 from ..coordination.group_settings import GroupSettings
 from ..coordination.transaction_shard import TransactionSettings
 from ..errors import ErrorCode
+from ..making import named
 from ..partition import effects as fx
 from ..partition import events as ev
 from ..partition.replica import Replica, ReplicaSettings
@@ -153,4 +154,4 @@ class Context:
 
     def to_driver(self, partition: PartitionId, effect: fx.Effect) -> None:
         """Pass an effect of a replica to the driver."""
-        self.effects.append(Job(partition, effect))
+        self.effects.append(named(Job, (partition, effect)))

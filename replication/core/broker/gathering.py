@@ -92,7 +92,7 @@ class Gathering:
                     continue
                 room = min(room, self.throttle.rate)
             result, ranges = self._read(
-                inquiry.connection, wanted, answer, room, gathered, must_read=gathered.size == 0
+                partition, inquiry.connection, wanted, answer, room, gathered, must_read=gathered.size == 0
             )
             if result is None:
                 continue  # cold: news again when it is warm
@@ -148,6 +148,7 @@ class Gathering:
 
     def _read(
         self,
+        partition: PartitionId,
         connection: Hashable,
         wanted: FetchPartition,
         answer: fx.FetchAnswer,
@@ -157,7 +158,6 @@ class Gathering:
         must_read: bool,
     ) -> tuple[FetchResult | None, object | None]:
         """What is said of a partition, and where its batches lie; no result while they are cold."""
-        partition = PartitionId(wanted.topic, wanted.partition)
         error, message, size, ranges = answer.error, "", 0, None
         readable = error == ErrorCode.NONE and answer.diverging is None
         if readable and wanted.fetch_offset < answer.limit_offset and (room > 0 or must_read):

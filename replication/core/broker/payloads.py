@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ..errors import ErrorCode
+from ..making import named
 from ..types import BatchMeta, TransactionMarker
 
 TRANSACTIONAL, CONTROL = 1 << 4, 1 << 5
@@ -89,7 +90,7 @@ class Payload(Protocol):
 
 def to_meta(info: ScannedBatch) -> BatchMeta:
     """What a replica needs to know of a batch."""
-    return BatchMeta(
+    values = (
         info.base_offset,
         info.last_offset_delta + 1,
         info.leader_epoch,
@@ -98,7 +99,9 @@ def to_meta(info: ScannedBatch) -> BatchMeta:
         info.producer_epoch,
         info.base_sequence,
         bool(info.attributes & TRANSACTIONAL),
+        None,
     )
+    return named(BatchMeta, values)
 
 
 def to_metas(batches: Batches) -> tuple[BatchMeta, ...]:

@@ -16,7 +16,7 @@ from ..control.internal_topics import STANDARD as INTERNAL_TOPICS
 from ..control.internal_topics import refusal_of_produce
 from ..control.records import TopicConfig
 from ..errors import ErrorCode
-from ..making import maker
+from ..making import maker, named
 from ..partition import effects as partition_fx
 from ..partition import events as partition_ev
 from ..types import PartitionId
@@ -98,7 +98,7 @@ class Producing:
         payload: Payload,
         position: int,
     ) -> None:
-        partition = PartitionId(wanted.topic, wanted.partition)
+        partition = named(PartitionId, (wanted.topic, wanted.partition))
         try:
             batches, info = self._accept(partition, wanted, payload, position)
         except RefusedBatchError as error:
@@ -255,7 +255,7 @@ class Producing:
         pending.missing -= 1
         assert pending.missing >= 0, "a partition is answered once"
         if pending.missing == 0:
-            self._ctx.emit(fx.Reply(pending.request, _response(pending.results)))
+            self._ctx.emit(named(fx.Reply, (pending.request, _response(pending.results))))
 
 
 def _nobody(effect: partition_fx.ReplyProduce) -> None:

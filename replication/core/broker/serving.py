@@ -13,7 +13,7 @@ from math import inf, nextafter
 from typing import TYPE_CHECKING
 
 from ..errors import ErrorCode
-from ..making import maker
+from ..making import maker, named
 from ..messages import (
     READ_COMMITTED,
     FetchPartition,
@@ -145,7 +145,7 @@ class Serving:
     def _inquiry(self, event: FetchArrived) -> Inquiry | ErrorCode:
         """The questions of a request, including the open ones of its session."""
         message, now = event.message, self._context.now
-        questions = {PartitionId(each.topic, each.partition): each for each in message.partitions}
+        questions = {named(PartitionId, (each.topic, each.partition)): each for each in message.partitions}
         if message.session_epoch < NEW_SESSION or (
             message.session_epoch == NEW_SESSION and message.replica_id < 0
         ):
@@ -359,11 +359,13 @@ class Serving:
         message, replica = inquiry.message, self._context.replicas.get(partition)
         if message is None or message.replica_id < 0 or message.session_epoch <= NEW_SESSION:
             return False
-        leader, wanted = replica.leader if replica is not None else None, inquiry.open[partition]
+        if replica is None:
+            return False
+        leader, wanted = replica.leader, inquiry.open[partition]
         if leader is None or not leader.has_all(message.replica_id, wanted):
             return False
         del inquiry.news[partition]
-        if wanted.high_watermark >= leader.replica.log.high_watermark:
+        if wanted.high_watermark >= replica.log.high_watermark:
             inquiry.held.pop(partition, None)
         else:
             inquiry.held[partition] = None
@@ -409,5 +411,5 @@ class Serving:
             session_id=session.id if session is not None else NO_SESSION,
             transactions=gathered.transactions,
         )
-        self._context.emit(Answer(request, response, gathered.parts))
+        self._context.emit(named(Answer, (request, response, gathered.parts)))
         return True

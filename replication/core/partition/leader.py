@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ..errors import ErrorCode
-from ..making import maker
+from ..making import maker, named
 from ..messages import MOST_PRODUCERS, ActiveProducer, DescribeProducersResult, FetchPartition
 from ..types import CONSUMER, NO_EPOCH, NO_PRODUCER, BatchMeta, EpochEnd
 from . import effects as fx
@@ -76,6 +76,7 @@ class LeaderRole:
         """This record is in force from now on. Kept here because every record that is written asks for it often."""
         self.record = record
         self.min_isr = record.min_isr
+        self._members = rules.maximal_isr(record.isr, None)
 
     def enter(self) -> None:
         log = self._replica.log
@@ -353,7 +354,9 @@ class LeaderRole:
 
     def maximal_isr(self) -> frozenset[int]:
         pending = self.change.pending
-        return rules.maximal_isr(self.record.isr, pending.joining if pending is not None else None)
+        if pending is None:
+            return self._members
+        return rules.maximal_isr(self.record.isr, pending.joining)
 
     def electable(self) -> frozenset[int]:
         """Who may lead next: also members that have left an ISR below its minimum (KIP-966)."""
@@ -564,7 +567,7 @@ def _epoch_error(asked: int, current: int) -> ErrorCode:
 
 
 def _placed(batch: BatchMeta, base_offset: int, leader_epoch: int) -> BatchMeta:
-    return BatchMeta(
+    values = (
         base_offset,
         batch.offset_count,
         leader_epoch,
@@ -575,3 +578,4 @@ def _placed(batch: BatchMeta, base_offset: int, leader_epoch: int) -> BatchMeta:
         batch.transactional,
         batch.marker,
     )
+    return named(BatchMeta, values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Iterable
 
-from ..making import maker
+from ..making import maker, named
 from ..types import (
     NO_PRODUCER,
     SEQUENCE_MODULUS,
@@ -95,8 +95,9 @@ class ProducerTable:
         if batch.transactional or batch.base_sequence < 0:
             self._record_transactional(batch)
             return
-        kept = SequencedBatch(
-            batch.base_sequence, batch.last_sequence, batch.base_offset, batch.next_offset - 1
+        kept = named(
+            SequencedBatch,
+            (batch.base_sequence, batch.last_sequence, batch.base_offset, batch.next_offset - 1),
         )
         entry = self._entries.get(batch.producer_id)
         earlier: tuple[SequencedBatch, ...] = ()
