@@ -14,11 +14,19 @@ if TYPE_CHECKING:
     from ._replicas import Replicas
 
 
+_Wanted = tuple[PartitionId, int, int, int]
+"""Partition, offset, most bytes, limit."""
+
+
 class LogReader:
     """See `core.broker.ports.LogPort`. A read that might wait for the device is `COLD` until it was warmed."""
 
     def __init__(self, node: Replicas) -> None:
         self._node = node
+        self.shared: dict[_Wanted, LogRange] | None = None
+        """What was read since the event loop began to look at parked fetches, while it does: followers that have
+        everything wait for the same bytes.
+        """
 
     def queued(self, partition: PartitionId) -> int:
         """See `LogPort`."""
@@ -28,17 +36,23 @@ class LogReader:
     def range_at(
         self, partition: PartitionId, offset: int, max_bytes: int, limit_offset: int
     ) -> LogRange | Cold:
+        shared, wanted = self.shared, (partition, offset, max_bytes, limit_offset)
+        if shared is not None and wanted in shared:
+            return shared[wanted]
         opened = self._node.hosts[partition].log
         assert opened is not None, f"the log of {partition} is not open"
         if not self._node.cold_reads.is_at_hand(partition, opened, offset):
             return COLD
         try:
-            return opened.read(offset, max_bytes=max_bytes, limit_offset=limit_offset)
+            found = opened.read(offset, max_bytes=max_bytes, limit_offset=limit_offset)
         except OffsetOutOfRangeError as error:
             raise LogReadError(ErrorCode.OFFSET_OUT_OF_RANGE, str(error)) from error
         except StorageError as error:
             damaged = isinstance(error, CorruptBatchError)
             raise LogReadError(ErrorCode.KAFKA_STORAGE_ERROR, str(error), damaged=damaged) from error
+        if shared is not None:
+            shared[wanted] = found
+        return found
 
     def aborted_transactions(
         self, partition: PartitionId, start_offset: int, end_offset: int

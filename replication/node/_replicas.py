@@ -111,8 +111,9 @@ class Replicas:
         self.incarnation = incarnation
         self.now = trio.lowlevel.current_clock().current_time
         """As `trio.current_time`, which looks the clock up each time."""
+        self._reader = LogReader(self)
         self.broker = Broker(
-            Context(settings.node_id, incarnation, _broker_settings(settings), LogReader(self), BatchMaker()),
+            Context(settings.node_id, incarnation, _broker_settings(settings), self._reader, BatchMaker()),
             seed=secrets.token_bytes(32),
         )
         self.hosts: dict[PartitionId, ReplicaHost] = {}
@@ -270,7 +271,10 @@ class Replicas:
                 with self._turn:
                     self.settle()
                 return
-            for effect in self.broker.settle(self.now()):
+            self._reader.shared = {}
+            effects = self.broker.settle(self.now())
+            self._reader.shared = None
+            for effect in effects:
                 self._obey[type(effect)](effect)
             if self.broker.goes_on:
                 # After the connections that have something to send.
