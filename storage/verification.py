@@ -221,7 +221,8 @@ class PartitionCheck:
         self._result.defects += defects
         if defects or not self._epochs:
             return
-        listed = dict(_numbers(path))
+        # A log gets the file with its recovery point: after a kill it may not have one yet.
+        listed = dict(_numbers(path)) if path.exists() else {}
         log_start = read_checkpoint(self.folder.parent / LOG_STARTS).get(_key(self.folder), 0)
         point = read_checkpoint(self.folder.parent / RECOVERY_POINTS).get(_key(self.folder), 0)
         for entry, end in zip(self._epochs, self._epoch_ends, strict=True):

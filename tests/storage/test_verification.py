@@ -226,6 +226,19 @@ def test_snapshots_and_epochs(folder: Path) -> None:
         assert said in defect.reason
 
 
+def test_epochs_that_were_not_written_yet(tmp_path: Path, folder: Path) -> None:
+    """They are written with the recovery point: a process that is killed before that leaves no file."""
+    log = LogDirectory(tmp_path / "killed", cluster_id="c", node_id=1, settings=SETTINGS).open_log(
+        "t", 0, create=True
+    )
+    append(log, batch(3, mark="0:"), leader_epoch=1)
+    assert not (log.folder / "leader-epoch-checkpoint").exists()
+    found = verify(log.folder.parent)
+    assert (found.batches, found.defects) == (1, [])
+    (folder / "leader-epoch-checkpoint").unlink()
+    assert ["is missing" in each.reason for each in verify(folder).defects] == [True, True]
+
+
 def test_damaged_checkpoints_of_the_data_folder(folder: Path) -> None:
     table = folder.parent / "replication-offset-checkpoint"
     table.write_text("0\n1\nt 0\n")
