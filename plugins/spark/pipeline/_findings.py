@@ -179,7 +179,12 @@ class _Order:
                 f"the log ends at {end}, but everything below {files.recovery_point} had reached the device"
             )
             self._add(files.folder, -1, end, reason)
-        if files.epochs is None and any(report.batches for report in self._found.reports):
+        # A log gets the file with its recovery point; one that is there and unreadable is told of with the folder.
+        if (
+            files.epochs is None
+            and files.recovery_point
+            and any(report.batches for report in self._found.reports)
+        ):
             self._add(files.folder, -1, log_start(files), "leader-epoch-checkpoint is missing or unreadable")
 
 

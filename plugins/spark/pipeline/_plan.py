@@ -55,6 +55,7 @@ def scan_tasks(
                         cuts=cuts[replica.key],
                         epochs=replica.epochs,
                         log_start_offset=log_start(replica),
+                        recovery_point=replica.recovery_point,
                     )
                 )
     return tasks

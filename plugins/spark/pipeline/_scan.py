@@ -78,6 +78,8 @@ class ScanTask:
     """Epoch and start offset, both rising: what batches must agree with. None: they must only not fall."""
     log_start_offset: int
     """Epochs of what lies below are forgotten."""
+    recovery_point: int
+    """Epochs that begin here or later may not be listed yet: a start finds them in the batches."""
 
 
 @attrs.define
@@ -313,7 +315,8 @@ class _Range:
             # Of a batch in which the log starts the epochs list only what is served.
             offsets = np.maximum(rows["base_offset"], self._task.log_start_offset)
             due = self._listed[0][np.searchsorted(self._listed[1], offsets, side="right")]
-            wrong = (epochs != due) & (ends > self._task.log_start_offset)
+            is_later = (offsets >= self._task.recovery_point) & (epochs > self._listed[0][-1])
+            wrong = (epochs != due) & (ends > self._task.log_start_offset) & ~is_later
             why = "is not the {} that leader-epoch-checkpoint has for it"
         starts = np.flatnonzero(wrong & ~np.concatenate(([self._epoch_was_wrong], wrong[:-1])))
         for at in starts[:DEFECTS_MAX]:

@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from insync.plugins.spark import SparkMissingError
+from insync.storage import LogDirectory
 from tests.requires import missing
 
 from . import data_folders as data
@@ -119,6 +120,29 @@ def test_a_wrong_epoch_without_a_checkpoint(spark: SparkSession, folders: list[P
     falling, missing = sorted(check(spark, folders).defects, key=lambda each: -each.position)
     assert (falling.offset, falling.reason) == (1010, "leader epoch 1 is below the 2 before it")
     assert "leader-epoch-checkpoint is missing" in missing.reason
+
+
+def test_nodes_that_were_killed_before_they_wrote_their_epochs(spark: SparkSession, tmp_path: Path) -> None:
+    """Epochs are written with the recovery point: what lies behind that is found again in the batches."""
+    content, folders = data.batches(), [tmp_path / "node-1", tmp_path / "node-2"]
+    killed = []
+    for number, path in enumerate(folders, 1):
+        directory = LogDirectory(path, cluster_id=data.CLUSTER, node_id=number, settings=data.SMALL)
+        first, second = (directory.open_log(data.TOPIC, partition, create=True) for partition in (0, 1))
+        data.append(first, content[:100])
+        data.append(second, content[:3])
+        if number == 1:
+            first.flush()
+        directory.write_checkpoints({(data.TOPIC, 0): 1000, (data.TOPIC, 1): 30})
+        data.append(first, content[100:])
+        killed.append(directory)
+    listed = (folders[0] / f"{data.TOPIC}-0" / "leader-epoch-checkpoint").read_text()
+    assert listed == "0\n2\n0 0\n2 670\n", "5 is not there yet"
+    assert not (folders[0] / f"{data.TOPIC}-1" / "leader-epoch-checkpoint").exists()
+    report = check(spark, folders)
+    assert report.ok, report.defects
+    for directory in killed:
+        directory.close(False)
 
 
 def test_a_checkpoint_that_is_wrong(spark: SparkSession, folders: list[Path]) -> None:
