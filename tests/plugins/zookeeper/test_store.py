@@ -47,6 +47,8 @@ def test_urls(url: str, address: ZookeeperAddress) -> None:
         "zookeeper://h:0/a",
         "zookeeper://h:99999/a",
         "zookeeper://[::1/a",
+        "zookeeper://[h/a",
+        "zookeeper://h]:1/a",
         "zookeeper://h/a#b",
         "zookeeper://h:x/a",
         "zookeeper://a,,b/a",

@@ -46,6 +46,8 @@ async def test_refusals_have_their_classes_and_the_nodes_words():
             await admin.describe_topics(["nope"])
         with pytest.raises(InvalidReplicationFactorError, match=r"'t'.*4 replicas.* nodes \[0, 1\]"):
             await admin.plan_reassignment("t", [0, 1], replication_factor=4)
+        with pytest.raises(UnknownTopicError, match="'nope'"):
+            await admin.plan_reassignment("nope", [0, 1])
 
 
 def no_controller(node: FakeNode, request: Any) -> bool:

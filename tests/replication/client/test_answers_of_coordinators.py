@@ -130,6 +130,8 @@ async def test_a_reset_of_a_group_that_has_committed_nothing_asks_for_partitions
             GroupIdNotFoundError, match=r"^group 'g'.*it has committed nothing; name partitions"
         ):
             await admin.plan_group_reset("g", "earliest")
+        with pytest.raises(GroupIdNotFoundError):
+            await admin.plan_group_reset("g", "offset", 0)
 
 
 async def test_an_abort_that_the_leader_refuses_is_told_and_not_asked_for_again(

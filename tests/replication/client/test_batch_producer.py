@@ -103,6 +103,13 @@ async def test_what_is_in_flight_to_a_former_leader_settles_before_the_next_one_
         assert cluster.topics["t"][0].values() == values(4)
 
 
+async def test_who_sends_without_end_lets_others_run():
+    async with fake_cluster(nodes=1, t=1) as cluster, BatchProducer(cluster.urls) as producer:
+        for batch in batches(3):
+            with trio.testing.assert_checkpoints():
+                await producer.send("t", 0, batch)
+
+
 async def test_memory_is_bounded_and_given_back(autojump_clock):
     answered = trio.Event()
     made = batches(9)

@@ -66,6 +66,11 @@ async def test_what_comes_to_a_node_has_to_fit_together() -> None:
     assert (caught.value.node, caught.value.needed, caught.value.free) == (3, 1100, 1099)
 
 
+async def test_an_empty_partition_hides_no_other() -> None:
+    with pytest.raises(NoDiskRoomError):
+        await check([move(7, 2), move(0, 3)], directory(599))
+
+
 async def test_what_a_node_has_already_needs_no_room() -> None:
     await check([move(0, 2, 1)], directory(0))
 

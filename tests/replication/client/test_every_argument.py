@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import trio
 
 import insync.replication.asyncio as bridge
 from insync.replication.client import (
@@ -20,6 +21,7 @@ from insync.replication.client import (
     BlockingAdmin,
     BlockingConsumer,
     BlockingProducer,
+    ClosedError,
     Consumer,
     GroupMetadata,
     InvalidArgumentError,
@@ -29,6 +31,7 @@ from insync.replication.client import (
 from insync.replication.core.messages import Kind
 
 from .fake_cluster import FakeCluster, fake_cluster
+from .patience import PATIENCE
 from .threaded_cluster import threaded_cluster
 
 SOMETHING = object()
@@ -180,6 +183,21 @@ async def test_on_trio(cls: Any, method: str) -> None:
         assert tried and asked(cluster) == before
         # The tasks of the client have not noticed.
         await client._cluster.refresh()
+
+
+@pytest.mark.parametrize(("cls", "method"), methods(Admin, Consumer, Producer, BatchProducer))
+async def test_after_the_end_every_call_says_so(cls: Any, method: str) -> None:
+    if method == "close":
+        return  # again: nothing is wrong with that
+    async with fake_cluster(t=1) as cluster:
+        async with cls(cluster.urls) as client:
+            pass
+        parameters = list(inspect.signature(getattr(cls, method)).parameters.values())[1:]
+        needed = [each.name for each in parameters if each.default is each.empty]
+        with trio.fail_after(PATIENCE), pytest.raises(ClosedError):
+            made = getattr(client, method)(**{name: right_for(method, name) for name in needed})
+            if inspect.isawaitable(made):
+                await made
 
 
 @pytest.mark.parametrize(("cls", "method"), methods(BlockingAdmin, BlockingConsumer, BlockingProducer))

@@ -158,6 +158,7 @@ async def test_a_request_that_cannot_be_made_or_handed_over(
             assert caught.value.outcome == ("unknown" if handed_over else "absent")
             with trio.fail_after(5):
                 assert (await (await producer.send("t", b"next", partition=0)).wait()).offset == 1
+            assert producer._sender._in_flight[0] == 0
         assert cluster.topics["t"][0].values() == [b"first", b"next"]
         assert cluster.nodes[0].seen[Kind.INIT_PRODUCER_ID] == 2
 

@@ -37,7 +37,7 @@ from .fake_cluster import fake_cluster
 from .threaded_cluster import threaded_cluster
 
 RECORDS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"topic": None}, InvalidArgumentError, "it must be a string, the topic's name"),
+    ({"topic": None}, InvalidArgumentError, "^topic is None; it must be a string, the topic's name"),
     ({"topic": "a b"}, InvalidTopicError, "not valid"),
     ({"topic": "\ud800"}, InvalidTopicError, "not valid"),
     ({"value": 5}, InvalidArgumentError, "must be bytes or None, not int"),
@@ -79,6 +79,12 @@ async def test_a_record_that_cannot_be_is_refused_and_the_producer_goes_on(
 def test_a_refusal_names_the_argument_and_what_was_given() -> None:
     with pytest.raises(InvalidArgumentError, match=r"^group is 5; it must be a string$"):
         given.text("group", 5)
+    assert given.config("config", {"a": 0.5, "b": True, "c": 3, "d": "x"}) == {
+        "a": 0.5,
+        "b": True,
+        "c": 3,
+        "d": "x",
+    }
 
 
 def odd(topic: str, key: bytes | None, count: int) -> int:

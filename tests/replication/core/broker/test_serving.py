@@ -339,6 +339,8 @@ def test_nobody_asks_in_the_name_of_a_node() -> None:
         (refused,) = serve.fetch(serve.question(partition, 1), peer=peer)
         assert isinstance(refused, Refuse)
         assert "somebody is not node 2" in refused.detail
+    (refused,) = serve.fetch(serve.question(partition, 1), node=0, peer=C)
+    assert isinstance(refused, Refuse) and "somebody is not node 0" in refused.detail
     assert serve.context.replicas[partition].log.high_watermark == 0
 
 
