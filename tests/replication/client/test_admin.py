@@ -16,6 +16,7 @@ from insync.replication.client import (
     Producer,
     RequestTimeoutError,
     TopicExistsError,
+    TopicNotReadyError,
     UnknownTopicError,
 )
 from insync.replication.core import messages as m
@@ -92,6 +93,27 @@ async def test_numbers_beside_an_assignment_are_sent_as_they_are_given():
             cluster.nodes[0].script(Kind.CREATE_TOPIC, remember)
             await admin.create_topic(name, assignments=[[0], [0]], validate_only=True, **numbers)
     assert [(each.partitions, each.replication_factor) for each in asked] == [(2, 1), (3, 1), (2, 2)]
+
+
+async def test_a_topic_whose_partitions_accept_no_writes_is_told_as_made(autojump_clock):
+    async with fake_cluster(nodes=1) as cluster, Admin(cluster.urls, request_timeout_ms=3_000) as admin:
+        cluster.chaos = lambda node, request: request.kind == Kind.DESCRIBE_PARTITIONS
+        with pytest.raises(TopicNotReadyError, match="'new'"):
+            await admin.create_topic("new", 2, 1)
+
+
+async def test_a_growth_that_is_only_checked_is_not_waited_for(autojump_clock):
+    def grown(node: FakeNode, request: Any) -> bool:
+        if request.kind != Kind.CREATE_PARTITIONS:
+            return False
+        request.reply(wire.encode(m.TopicChanged(error=ErrorCode.NONE)))
+        return True
+
+    async with fake_cluster(nodes=1, t=1) as cluster, Admin(cluster.urls) as admin:
+        cluster.chaos = grown
+        began = trio.current_time()
+        await admin.create_partitions("t", 3, validate_only=True)
+        assert trio.current_time() - began < 1
 
 
 async def test_a_leader_that_refuses_to_delete_records_is_quoted():

@@ -245,6 +245,24 @@ def test_futures_end_with_the_producer(threaded):
                 future.result(5)
 
 
+def test_who_waits_for_room_is_woken_by_the_end(threaded):
+    woken = threading.Event()
+    with BlockingProducer(threaded.urls) as producer:
+        handover = producer._handover
+        waiting = threading.Event()
+        handover._queued = 1 << 30
+
+        def wait() -> None:
+            with handover._space:
+                waiting.set()
+                handover.wait_for_space(3600)
+            woken.set()
+
+        threading.Thread(target=wait, daemon=True).start()
+        assert waiting.wait(PATIENCE)
+    assert woken.wait(PATIENCE)
+
+
 def test_an_outcome_that_is_known_is_told_after_the_end_too(threaded):
     with BlockingProducer(threaded.urls) as producer:
         sent = producer.send("t", b"x")

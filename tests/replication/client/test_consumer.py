@@ -349,6 +349,20 @@ async def test_a_corrupt_batch_is_asked_for_again_and_then_told(impatient):
             assert len(await read(consumer, 10)) == 10
 
 
+async def test_a_leader_has_time_to_find_the_damage_from_the_first_answer_on(autojump_clock):
+    autojump_clock.jump(1_000_000)
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        log = cluster.topics["t"][0]
+        fill(log, 10)
+        log.batches[0] = log.batches[0][:-3] + bytes([log.batches[0][-3] ^ 1]) + log.batches[0][-2:]
+        async with Consumer(cluster.urls, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("t", 0)])
+            began = trio.current_time()
+            with pytest.raises(CorruptMessageError):
+                await consumer.poll(100_000)
+            assert trio.current_time() - began >= _fetcher._CORRUPT_PATIENCE
+
+
 async def test_reading_ahead_is_bounded():
     async with fake_cluster(nodes=1, t=1) as cluster:
         log = cluster.topics["t"][0]

@@ -11,6 +11,7 @@ import trio.testing
 
 from insync.replication import wire
 from insync.replication.client import (
+    AuthorizationError,
     Consumer,
     CorruptMessageError,
     PolicyViolationError,
@@ -22,6 +23,7 @@ from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
 from insync.replication.core.types import EpochEnd
+from insync.transport import NotAuthorisedError
 from insync.transport.requests import Response
 
 from .fake_cluster import FakeNode, fake_cluster
@@ -169,6 +171,26 @@ async def test_a_refusal_that_no_repetition_changes_is_told_at_once(autojump_clo
         cluster.nodes[0].script(Kind.LIST_OFFSETS, *[refused(ErrorCode.POLICY_VIOLATION)] * 1000)
         with trio.fail_after(1), pytest.raises(PolicyViolationError):
             await consumer.end_offsets([("t", 0)])
+
+
+async def test_who_may_not_read_is_told_at_once(autojump_clock):
+    async with (
+        fake_cluster(nodes=1, t=1) as cluster,
+        Consumer(cluster.urls, auto_offset_reset="earliest", fetch_max_wait_ms=500) as consumer,
+    ):
+        consumer.assign([("t", 0)])
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def refuse() -> None:
+                await trio.testing.wait_all_tasks_blocked()
+                (poll,) = consumer._fetcher._polls.values()
+                consumer._fetcher._answered(poll, NotAuthorisedError(0, "client may not consume"))
+
+            with pytest.raises(AuthorizationError, match="may not consume"):
+                await consumer.poll(60_000)
+        assert trio.current_time() - began < 0.3
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,12 @@ import trio
 import trio.testing
 
 from insync.replication import wire
-from insync.replication.client import Admin, RequestTimeoutError, TransactionalIdNotFoundError
+from insync.replication.client import (
+    Admin,
+    PolicyViolationError,
+    RequestTimeoutError,
+    TransactionalIdNotFoundError,
+)
 from insync.replication.core import messages as m
 from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.coordination import transaction_messages as tm
@@ -32,6 +37,8 @@ class Script:
 
     def __init__(self, *says: ErrorCode) -> None:
         self.says = deque(says)
+        self.lists: deque[ErrorCode] = deque()
+        """Errors of questions for all of them, one for each."""
         self.seen: Counter[m.Kind] = Counter()
 
     def handle(self, node: FakeNode, request: Any) -> bool:
@@ -51,7 +58,7 @@ class Script:
             of = m.DescribeProducersResult(topic="t", partition=0, error=0, producers=[open_one])
             answer = m.DescribeProducersResponse(partitions=[of])
         elif kind is m.Kind.LIST_TRANSACTIONS:
-            answer = tm.ListTransactionsResponse()
+            answer = tm.ListTransactionsResponse(error=self.lists.popleft() if self.lists else 0)
         elif kind is m.Kind.ABORT_TRANSACTION:
             self.seen[kind] += 1
             return True
@@ -90,6 +97,20 @@ async def test_one_that_never_has_loaded_ends_with_the_time_and_says_so(autojump
     async with asking(script, request_timeout_ms=3_000) as admin:
         with pytest.raises(RequestTimeoutError, match=r"'etl'.*within 3 s.*COORDINATOR_LOAD_IN_PROGRESS"):
             await admin.describe_transaction("etl")
+
+
+async def test_all_are_asked_for_again_while_one_coordinator_loads_and_a_refusal_is_told_at_once(
+    autojump_clock: Clock,
+) -> None:
+    script = Script(ErrorCode.NONE)
+    async with asking(script) as admin:
+        script.lists.append(LOADING)
+        assert await admin.list_transactions() == []
+        assert script.seen[m.Kind.LIST_TRANSACTIONS] == 2
+        script.lists.append(ErrorCode.POLICY_VIOLATION)
+        with pytest.raises(PolicyViolationError, match="transactions of node 0"):
+            await admin.list_transactions()
+        assert script.seen[m.Kind.LIST_TRANSACTIONS] == 3
 
 
 async def test_an_abort_that_its_leader_never_answers_is_told_so(autojump_clock: Clock) -> None:

@@ -8,11 +8,11 @@ import pytest
 import trio
 import trio.testing
 
-from insync.replication.client import UnknownTopicError
+from insync.replication.client import AuthorizationError, RequestTimeoutError, UnknownTopicError
 from insync.replication.client._cluster import Cluster, Leader
 from insync.replication.client._settings import ClientSettings
 from insync.replication.core import messages as m
-from insync.transport import Security
+from insync.transport import ConnectionLost, Security
 
 from .fake_cluster import fake_cluster
 from .faults import drop
@@ -107,6 +107,29 @@ async def test_a_topic_that_two_looks_deny_is_not_waited_for(autojump_clock: tri
         assert sum(node.seen[m.Kind.METADATA] for node in fake.nodes) == 2
         # One pause, between the two; the clock of the test counts nothing else.
         assert 0.02 <= trio.current_time() - began <= 0.05
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [(AuthorizationError("no"), AuthorizationError), (ConnectionLost("gone"), RequestTimeoutError)],
+)
+async def test_a_refusal_is_told_though_all_nodes_have_been_silent(
+    failure: Exception, told: type[Exception], autojump_clock: trio.testing.MockClock
+) -> None:
+    async def failing(*_: object) -> None:
+        raise failure
+
+    async with fake_cluster(2) as fake, trio.open_nursery() as nursery:
+        cluster = Cluster(fake.urls, ClientSettings(), nursery, Security())
+        nursery.start_soon(cluster.run)
+        await cluster.refresh()
+        for node in fake.nodes:
+            await cluster.links.get(node.node_id)
+            cluster.silent(node.node_id)
+        cluster._ask_one = failing  # type: ignore[method-assign, assignment]
+        with pytest.raises(told):
+            await cluster._metadata(m.MetadataRequest(topics=[]))
         nursery.cancel_scope.cancel()
 
 

@@ -10,7 +10,10 @@ import trio.testing
 
 from insync.replication import wire
 from insync.replication.client import BufferFullError, DeliveryTimeoutError, Producer, RecordTooLargeError
+from insync.replication.client._accumulator import _RECORD_OVERHEAD
 from insync.replication.client._murmur2 import partition_for_key
+from insync.replication.client._patience import LEAST
+from insync.replication.client.producer import _RUN_LENGTH
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
@@ -19,9 +22,25 @@ from insync.transport import Connection, ConnectionLost
 
 from .fake_cluster import FakeNode, Partition, fake_cluster
 from .faults import answer_when, drop, fail_with
-from .patience import asked
+from .patience import PATIENCE, asked
 from .test_backlog import watch
 from .test_producer import numbered
+
+
+async def test_a_record_that_fills_the_whole_buffer_finds_room_in_an_empty_one():
+    async with fake_cluster(nodes=1, t=1) as cluster, Producer(cluster.urls, buffer_memory=1000) as producer:
+        await producer.prepare("t")
+        with trio.fail_after(PATIENCE):
+            values = [bytes(1000 - _RECORD_OVERHEAD), *[b""] * _RUN_LENGTH]
+            sent = await producer.send_many("t", values, partition=0)
+            await sent.wait()
+
+
+async def test_quick_answers_leave_little_patience_with_a_slow_one(autojump_clock):
+    autojump_clock.jump(1_000)
+    async with fake_cluster(nodes=1, t=1) as cluster, Producer(cluster.urls, linger_ms=0) as producer:
+        await producer.send_and_wait("t", b"x")
+        assert producer._sender._patience.seconds == LEAST
 
 
 async def test_with_acks_0_a_request_that_could_not_be_sent_settles_once(monkeypatch, autojump_clock):
