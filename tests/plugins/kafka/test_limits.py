@@ -20,7 +20,9 @@ from insync.replication import Admin, Node
 from insync.replication.core.errors import ErrorCode
 from insync.replication.node.service import ServiceError
 from insync.storage.batch import build_batch
+from insync.transport import LinkBroken
 from insync.transport._kit import until
+from insync.transport.buffers import POOL
 
 from .idle_connections import measure
 from .test_listener import (
@@ -358,6 +360,47 @@ async def test_a_batch_that_inflates_too_far_is_refused(
             error = part.error_code
         assert error == ErrorCode.RECORD_TOO_LARGE
         assert "134217728 bytes" in part.error_message
+
+
+@pytest.mark.parametrize("how", ["the client ends it", "the node aborts it", "closing it fails"])
+async def test_what_follows_a_connection_is_done_however_it_ends(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node hears that the client has gone, and the pool of buffers counts one connection less."""
+    before, gone = POOL._users, []
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        link = await link_of(node)
+        own, real = link.client, link._service.gone
+        assert POOL._users > before
+        during = POOL._users
+
+        def noted(caller: object) -> None:
+            gone.append(caller)
+            real(caller)
+
+        monkeypatch.setattr(link._service, "gone", noted)
+        if how == "the node aborts it":
+            link.abort("a test")
+        else:
+            if how == "closing it fails":
+                monkeypatch.setattr(link._stream, "aclose", fails)
+            await client.stream.aclose()
+        await until(lambda: not _links(node), "the connection has ended")
+        assert gone == [own] and POOL._users == during - 1
+
+
+async def fails() -> None:
+    raise LinkBroken("it is closed already")
+
+
+async def test_room_for_a_large_request_that_cannot_be_read_is_given_back(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        link = await link_of(node)
+        data = head(200_000)
+        await client.stream.send_all(data + b"\xff" * (200_004 - len(data)))
+        assert await client.has_ended()
+        await until(lambda: not _links(node), "the connection has ended")
+        assert link._service.budget.used == 0
 
 
 async def test_connections_that_have_ended_are_not_kept(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from insync.replication.state import (
     Replica,
     ReplicatedElection,
     ReplicatedLock,
+    SnapshotMissingError,
     StateClosedError,
     StateMachine,
     StateSettings,
@@ -309,6 +310,36 @@ async def test_a_kept_snapshot_of_more_than_the_log_holds_is_not_used(tmp_path: 
     s.save(file, marker, chunks)
     await copy.restore()
     assert (copy.applied, copy.restored) == (0, None)
+
+
+@pytest.mark.parametrize("start", [1, 5])
+async def test_a_log_that_begins_later_than_every_snapshot_is_not_read(
+    tmp_path: Path, start: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state would lack what has been deleted."""
+
+    class Deleted(Empty):
+        async def read_index(self, partitions: list[PartitionId]) -> dict[PartitionId, int]:
+            return dict.fromkeys(partitions, 9)
+
+        async def beginning_offsets(self, partitions: list[PartitionId]) -> dict[PartitionId, int]:
+            return dict.fromkeys(partitions, start)
+
+    async def no_snapshot(*_: int) -> None:
+        return None
+
+    copy, *_ = parts(cache_dir=tmp_path)
+    copy.admin = copy._consumer = cast(Any, Deleted())
+    monkeypatch.setattr(copy, "_from_records", no_snapshot)
+    if start > 1:
+        chunker = s.Chunker()
+        copy.applier.snapshot(chunker.write)
+        chunks, file = chunker.end(), copy.cache_file
+        assert file is not None and copy.applier.position < start
+        marker = s.Marker("name", 1, 0, len(chunks), sum(map(len, chunks)), s.checksum(chunks), "topic id")
+        s.save(file, marker, chunks)
+    with pytest.raises(SnapshotMissingError, match=f"begins at offset {start}, and no whole snapshot"):
+        await copy.restore()
 
 
 # Snapshots
