@@ -100,7 +100,12 @@ def kafka(java: Java, folder: Path) -> Iterator[Place]:
 def programs(java: Java | None) -> dict[str, Sequence[str]]:
     """The command of each client; Java's needs a Kafka."""
     found: dict[str, Sequence[str]] = {
-        "librdkafka": [sys.executable, "-m", "tests.interop.events.librdkafka"],
+        client: [sys.executable, "-m", f"tests.interop.events.{program}"]
+        for client, program in (
+            ("librdkafka", "librdkafka"),
+            ("kafka-python", "kafka_python"),
+            ("aiokafka", "aio"),
+        )
     }
     if java is not None:
         found["java"] = java.command(str(HERE / "events" / "Events.java"))
@@ -112,7 +117,7 @@ def settle(place: Place) -> None:
 
     A cluster makes the topic of offsets when it is first asked; meanwhile some requests of administrators fail.
     """
-    for group in ("nobody", "java-nobody"):
+    for group in ("nobody", "java-nobody", "kp-nobody", "aio-nobody"):
         consumer = Consumer({"bootstrap.servers": place.servers, "group.id": group})
         for _ in range(60):
             with suppress(KafkaException):
