@@ -342,7 +342,7 @@ class Segment:
             self.write([data], position)
             self.added([(offset, last_offset, size, timestamp)])
             return
-        self._unsynced = self._used = True
+        self._unsynced = True
         # Held here, so that the descriptor stays open.
         file = self._file or self.file
         written = os.pwritev(file.descriptor, (data,), position)

@@ -1,0 +1,69 @@
+"""Small batches that are appended one at a time take a short way, which leaves all as the general one does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from insync.storage import AppendError, Chunk, LogSettings, _index, _segment
+from insync.storage.batch import scan
+
+from .building import append, batch, open_disk, stamped
+
+LARGE = LogSettings(segment_bytes=1 << 30, index_interval_bytes=1 << 20)
+"""One segment, and no index entry that would have a batch take the general way."""
+
+
+def test_the_latest_batches_are_found_where_they_lie(tmp_path: Path) -> None:
+    """In whichever of the two lists of their places."""
+    log = open_disk(tmp_path / "t-0", LARGE)
+    append(log, *[batch(mark=f"{number}:") for number in range(_segment._RECENT + 5)])
+    for offset in range(_segment._RECENT - 5, log.log_end_offset):
+        assert log.is_at_hand(offset)
+        found = log.read(offset, max_bytes=1).range
+        assert found is not None
+        (info,) = scan(found.read_bytes())
+        assert (info.base_offset, info.size_bytes) == (offset, found.length)
+    log.close()
+
+
+def test_a_file_stays_open_until_what_was_appended_to_it_is_on_the_device(tmp_path: Path) -> None:
+    """Else nobody would be told that it was not."""
+    log = open_disk(tmp_path / "t-0", LARGE)
+    append(log, batch(), batch())
+    log.flush()
+    (segment,) = log._segments
+    append(log, batch())
+    assert not segment.let_go() and not segment.let_go()
+    log.flush()
+    assert not segment.let_go() and segment.let_go()
+    log.close()
+
+
+def test_the_indexes_of_a_log_that_was_appended_to_are_brought_to_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_disk(tmp_path / "t-0", LARGE)
+    append(log, batch(), batch())
+    log.close()
+    log = open_disk(tmp_path / "t-0", LARGE, clean=True, recovery_point=2)
+    assert log._segments[-1].indexes_synced
+    append(log, batch())
+    synced: list[str] = []
+    monkeypatch.setattr(_index, "fsync_file", lambda path: synced.append(path.suffix))
+    log.close()
+    assert synced == [".index", ".timeindex"]
+
+
+@pytest.mark.parametrize("leader_epoch", [None, 0])
+def test_bytes_that_are_not_the_announced_batch_are_refused(tmp_path: Path, leader_epoch: int | None) -> None:
+    log = open_disk(tmp_path / "t-0", LARGE)
+    append(log, batch(), batch())
+    data = stamped(batch(), 2, 0)
+    with pytest.raises(AppendError, match="are not"):
+        log.append([Chunk(data + b"x", scan(data), 2, leader_epoch)])
+    assert (log.log_end_offset, log.size_bytes) == (2, 2 * len(data))
+    log.append([Chunk(data, scan(data), 2, leader_epoch)])
+    assert log.log_end_offset == 3
+    log.close()
