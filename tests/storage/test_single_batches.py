@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from insync.storage import AppendError, Chunk, LogSettings, _index, _segment
-from insync.storage.batch import scan
+from insync.storage.batch import BATCH_OVERHEAD_BYTES, crc32c, scan
 
-from .building import append, batch, open_disk, stamped
+from .building import all_bytes, append, batch, marker, open_disk, stamped
 
 LARGE = LogSettings(segment_bytes=1 << 30, index_interval_bytes=1 << 20)
 """One segment, and no index entry that would have a batch take the general way."""
@@ -66,4 +66,56 @@ def test_bytes_that_are_not_the_announced_batch_are_refused(tmp_path: Path, lead
     assert (log.log_end_offset, log.size_bytes) == (2, 2 * len(data))
     log.append([Chunk(data, scan(data), 2, leader_epoch)])
     assert log.log_end_offset == 3
+    log.close()
+
+
+@pytest.mark.parametrize("leader_epoch", [None, 0])
+@pytest.mark.parametrize(("at", "said"), [(3, 3), (1, 1), (3, 2)])
+def test_a_batch_that_does_not_go_on_where_the_log_ends_is_refused(
+    tmp_path: Path, leader_epoch: int | None, at: int, said: int
+) -> None:
+    log = open_disk(tmp_path / "t-0", LARGE)
+    append(log, batch(), batch())
+    before, data = log.size_bytes, stamped(batch(), at, 0)
+    if said == 2 and leader_epoch == 0:
+        log.append([Chunk(data, scan(data), said, leader_epoch)])  # a leader sets the offset
+        assert all_bytes(log)[-len(data) :] == stamped(data, 2, 0)
+    else:
+        with pytest.raises(AppendError, match=r"not contiguous|should be at 2"):
+            log.append([Chunk(data, scan(data), said, leader_epoch)])
+        assert (log.log_end_offset, log.size_bytes) == (2, before)
+    log.close()
+
+
+def test_a_batch_that_ends_elsewhere_than_announced_is_refused(tmp_path: Path) -> None:
+    log = open_disk(tmp_path / "t-0", LARGE)
+    append(log, batch(), batch())
+    data = batch()
+    (info,) = scan(data)
+    with pytest.raises(AppendError, match="are not the announced"):
+        log.append([Chunk(data, [info._replace(last_offset_delta=5)], 2, 0)])
+    assert log.log_end_offset == 2
+    log.close()
+
+
+def test_what_is_found_by_time_is_records(tmp_path: Path) -> None:
+    """Compaction leaves batches without."""
+    log = open_disk(tmp_path / "t-0", LARGE)
+    append(log, batch(), batch())
+    empty = bytearray(stamped(batch(), 2, 0)[:BATCH_OVERHEAD_BYTES])
+    empty[8:12] = (BATCH_OVERHEAD_BYTES - 12).to_bytes(4)
+    empty[35:43] = (5000).to_bytes(8)  # the greatest timestamp
+    empty[57:61] = bytes(4)  # the number of records
+    empty[17:21] = crc32c(memoryview(empty)[21:]).to_bytes(4)
+    log.append([Chunk(bytes(empty), scan(bytes(empty)), 2, None)])
+    assert log.log_end_offset == 3
+    assert log._segments[-1].largest == (1000, 0)
+    log.close()
+
+
+def test_a_marker_that_comes_alone_ends_its_transaction(tmp_path: Path) -> None:
+    log = open_disk(tmp_path / "t-0", LARGE)
+    producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+    append(log, batch(), batch(**producer), marker(commit=False, producer_id=7))
+    assert [tuple(each)[:3] for each in log.aborted_transactions(0, 3)] == [(7, 1, 2)]
     log.close()
