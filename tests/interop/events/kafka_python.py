@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
@@ -304,16 +305,38 @@ class Member(kafka.ConsumerRebalanceListener):
                 self.failure = told(error)
 
 
+def until_all(holds: Callable[[], object], *members: Member) -> bool:
+    """Whether it has come true, while each member polls in a thread of its own.
+
+    `poll` may wait for a rebalance that the other member takes part in only while that polls.
+    """
+    is_over = threading.Event()
+
+    def keep_polling(member: Member) -> None:
+        while not is_over.is_set():
+            member.poll()
+
+    threads = [threading.Thread(target=keep_polling, args=(each,)) for each in members]
+    for each in threads:
+        each.start()
+    try:
+        return until(lambda: holds() or time.sleep(0.05))
+    finally:
+        is_over.set()
+        for each in threads:
+            each.join()
+
+
 def share(tell: Tell, group: str, assignor: type, by_number: bool) -> None:
     """Two members come, and one goes. by_number: which partitions each has is told, and not only how many."""
     make(group, 4)
     given = {"partition_assignment_strategy": [assignor]}
     first = Member(group, client_id="a", **given)
-    until(lambda: first.poll() or len(first.held) == 4)
+    until_all(lambda: len(first.held) == 4, first)
     second = Member(group, client_id="b", **given)
-    until(lambda: first.poll() or second.poll() or len(first.held) == len(second.held) == 2)
+    until_all(lambda: len(first.held) == len(second.held) == 2, first, second)
     second.consumer.close()
-    until(lambda: first.poll() or len(first.held) == 4)
+    until_all(lambda: len(first.held) == 4, first)
     first.consumer.close()
     for name, member in (("first", first), ("second", second)):
         tell(name, member.told if by_number else [[what, len(numbers)] for what, numbers in member.told])
