@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from insync.replication import Admin, Consumer, Node, Producer, wire
+from insync.replication.client._offsets import _OffsetQuestion
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
 from insync.replication.node import _client_state, _cold_reads
@@ -68,6 +69,7 @@ async def test_a_client_asks_for_many_partitions_by_time_in_portions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(m, "MOST_LOOK_UPS", 4)
+    monkeypatch.setattr(_OffsetQuestion, "at_once", 4)
     async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin:
         await admin.create_topic("t", 10, 1)
         await produce(node.endpoints, "t", [b"x"])
