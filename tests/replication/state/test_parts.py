@@ -298,6 +298,25 @@ async def test_who_reads_changes_is_told_that_a_copy_has_begun_anew() -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_who_reads_changes_of_a_copy_that_has_stopped_is_told_why() -> None:
+    copy, *_ = parts()
+    async with copy.changes() as changes:
+        copy.stop(StateClosedError("a test has stopped it"))
+        with pytest.raises(StateClosedError, match="a test has stopped it"):
+            await anext(changes)
+
+
+@pytest.mark.parametrize(
+    ("mine", "left", "enough"), [(True, 0.4, False), (True, 0.6, True), (False, 0.4, True)]
+)
+def test_who_keeps_prolongs_its_lease_when_half_of_it_is_over(mine: bool, left: float, enough: bool) -> None:
+    copy, session, _ = parts()
+    keeper = Keeper(copy, session, cast(Any, None))
+    copy.applier.keeper = session.copy_name if mine else "another"
+    copy.applier.keeper_until = copy.applier.clock_ms + round(left * copy.settings.keeper_lease_ms)
+    assert keeper._somebody_keeps() == enough
+
+
 async def test_a_kept_snapshot_of_more_than_the_log_holds_is_not_used(tmp_path: Path) -> None:
     """The log has lost its end: a copy that went on behind it would find nothing there, and begin anew for ever."""
     copy, *_ = parts(cache_dir=tmp_path)
