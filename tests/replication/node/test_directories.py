@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import trio
@@ -20,8 +21,9 @@ from insync.replication.core.control import records as rec
 from insync.replication.core.types import PartitionId
 from insync.replication.metadata import open_store
 from insync.replication.node import InvalidSettingError, LogDirectoryFailedError, NodeStartError
+from insync.replication.node._directories import LogDirectories
 from insync.replication.wire import decode_record
-from insync.storage import read_identity
+from insync.storage import StorageBrokenError, StorageError, read_identity
 from insync.storage._segment import Segment
 
 from .test_cluster import consume, full_isr, produce, replicas_agree, until
@@ -33,6 +35,27 @@ STALL_MS = 2000
 def settings(folder: Path, node_id: int, **options: Any) -> NodeSettings:
     values: dict[str, Any] = {"log_dirs": (folder / f"{node_id}-a", folder / f"{node_id}-b"), **options}
     return NodeSettings(node_id=node_id, store=f"sqlite://{folder}/meta.db", **values)
+
+
+@pytest.mark.parametrize(
+    ("known", "error", "is_taken_offline"),
+    [
+        (True, StorageBrokenError("the device failed"), True),
+        (True, StorageError("one file cannot be read"), False),
+        (False, StorageBrokenError("the device failed"), False),
+    ],
+)
+def test_maintenance_that_fails_takes_a_directory_offline_only_if_its_device_is_broken(
+    known: bool, error: StorageError, is_taken_offline: bool
+) -> None:
+    at, offline, troubles = PartitionId("t", 0), list[object](), list[object]()
+    directories = SimpleNamespace(
+        _homes={at: "home"} if known else {},
+        take_offline=lambda *told: offline.append(told),
+        troubles=SimpleNamespace(failed=lambda *told: troubles.append(told)),
+    )
+    LogDirectories.maintenance_failed(cast(Any, directories), at, error)
+    assert (offline, troubles) == (([("home", str(error))], []) if is_taken_offline else ([], [(at, error)]))
 
 
 class Device:

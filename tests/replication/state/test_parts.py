@@ -464,6 +464,24 @@ async def test_the_lease_of_a_lock_counts_from_the_question(
     assert trio.current_time() - began == pytest.approx(1.0 + 3.0), "from the second question"
 
 
+async def test_the_first_lease_of_a_lock_counts_from_the_question_too(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    lock = ReplicatedLock.open(NOWHERE, "locks", name="one")
+    began, asked = trio.current_time(), list[float]()
+
+    async def acquire(name: str, lease_ms: int) -> int:
+        asked.append(trio.current_time() - began)
+        await trio.sleep(1.5 if len(asked) == 1 else 1000)
+        return 7
+
+    monkeypatch.setattr(lock, "acquire_nowait", acquire)
+    with pytest.raises(LockLostError):
+        async with lock.hold("x", lease_ms=3000):
+            await trio.sleep_forever()
+    assert trio.current_time() - began == pytest.approx(3.0)
+
+
 async def test_the_lease_of_a_leader_counts_from_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
     election = ReplicatedElection.open(NOWHERE, "cron", name="one", lease_ms=1_000_000)
     now = 5000.0
