@@ -12,7 +12,7 @@ from insync.replication import wire
 from insync.replication.client import BufferFullError, DeliveryTimeoutError, Producer, RecordTooLargeError
 from insync.replication.client._accumulator import _RECORD_OVERHEAD
 from insync.replication.client._murmur2 import partition_for_key
-from insync.replication.client._patience import LEAST
+from insync.replication.client._patience import LEAST, Patience
 from insync.replication.client.producer import _RUN_LENGTH
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
@@ -34,6 +34,12 @@ async def test_a_record_that_fills_the_whole_buffer_finds_room_in_an_empty_one()
             values = [bytes(1000 - _RECORD_OVERHEAD), *[b""] * _RUN_LENGTH]
             sent = await producer.send_many("t", values, partition=0)
             await sent.wait()
+
+
+def test_patience_grows_with_the_slowest_answer() -> None:
+    patience = Patience()
+    patience.answered(0.2)
+    assert patience.seconds == pytest.approx(0.8)
 
 
 async def test_quick_answers_leave_little_patience_with_a_slow_one(autojump_clock):
