@@ -20,6 +20,7 @@ from insync.replication.client import (
     UnknownTopicError,
 )
 from insync.replication.core import messages as m
+from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
 
@@ -54,6 +55,24 @@ async def test_refusals_have_their_classes_and_the_nodes_words():
 def no_controller(node: FakeNode, request: Any) -> bool:
     request.reply(wire.encode(m.CreateTopicResponse(error=ErrorCode.NOT_CONTROLLER)))
     return True
+
+
+def still_loading(node: FakeNode, request: Any) -> bool:
+    if request.kind != Kind.LIST_GROUPS:
+        return False
+    request.reply(wire.encode(gm.ListGroupsResponse(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)))
+    return True
+
+
+async def test_nodes_that_load_for_long_are_asked_for_their_groups_less_and_less_often(autojump_clock):
+    async with fake_cluster(nodes=1) as cluster:
+        cluster.chaos = still_loading
+        async with Admin(cluster.urls, request_timeout_ms=60_000, retry_backoff_max_ms=10_000) as admin:
+            began = trio.current_time()
+            with pytest.raises(RequestTimeoutError, match="not every node answered within 60 s"):
+                await admin.list_groups()
+            assert trio.current_time() - began == pytest.approx(60, abs=0.01)
+        assert 20 < cluster.nodes[0].seen[Kind.LIST_GROUPS] <= 40
 
 
 def refused(node: FakeNode, request: Any) -> bool:

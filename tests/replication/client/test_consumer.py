@@ -304,6 +304,24 @@ async def test_a_leader_that_hangs_is_left_as_soon_as_others_know_the_next(autoj
             assert len(await consumer.poll(2000)) == 10
 
 
+async def test_a_leader_that_was_left_while_it_hung_is_asked_anew_when_it_leads_again(autojump_clock):
+    """The long poll from before is given up with it: nothing waits for its answer, which never comes."""
+    async with fake_cluster(t=1) as cluster, Consumer(cluster.urls, auto_offset_reset="earliest") as consumer:
+        log = cluster.topics["t"][0]
+        fill(log, 10)
+        consumer.assign([("t", 0)])
+        await read(consumer, 10)
+        cluster.chaos = lambda node, request: node.node_id == 0
+        await trio.sleep(1.8)
+        fill(log, 10)
+        cluster.move("t", 0, 1)
+        assert len(await consumer.poll(2000)) == 10
+        cluster.chaos = None
+        cluster.move("t", 0, 0)
+        fill(log, 10)
+        assert len(await consumer.poll(2000)) == 10
+
+
 @pytest.mark.parametrize(
     ("index", "bit"), [(0, 22), (1, 0), (1, 1), (1, 4), (1, 33), (1, 62), (2, 2), (2, 3)]
 )

@@ -290,12 +290,32 @@ async def test_who_reads_changes_is_told_that_a_copy_has_begun_anew() -> None:
         copy._after_record(copy.applier.apply(1, 1000, record))
         await copy.restore(anew=True)
         assert (await anext(changes)).command == b"told"
-        with pytest.raises(ChangesLostError, match="restored at offset 0"):
+        with trio.fail_after(10), pytest.raises(ChangesLostError, match="restored at offset 0"):
             await anext(changes)
     async with copy.changes() as again, trio.open_nursery() as nursery:
         nursery.start_soon(anext, again)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
+
+
+async def test_who_reads_changes_too_slowly_is_told_so_after_those_that_waited() -> None:
+    """Without a word the reader would take what is missing for never said; whoever keeps up misses nothing."""
+    copy, session, _ = parts()
+
+    def apply(first: int, count: int) -> None:
+        words = [b"%d" % number for number in range(first, first + count)]
+        record = encode(Commands("me", session.token, 0, first, words))
+        copy._after_record(copy.applier.apply(1 + first, 1000, record))
+
+    async with copy.changes() as slow, copy.changes() as quick:
+        with trio.fail_after(30):
+            apply(0, 10_000)
+            assert [(await anext(quick)).command for _ in range(10_000)][-1] == b"9999"
+            apply(10_000, 2)
+            assert [(await anext(quick)).command for _ in range(2)] == [b"10000", b"10001"]
+            assert [(await anext(slow)).command for _ in range(10_000)][-1] == b"9999"
+            with pytest.raises(ChangesLostError, match="more than 10000 changes waited to be read"):
+                await anext(slow)
 
 
 async def test_who_reads_changes_of_a_copy_that_has_stopped_is_told_why() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import attrs
+import pytest
 
 from insync.replication.core.broker.current_reads import LONGEST_TIMEOUT
 from insync.replication.core.broker.effects import Answer, Effect, Reply
@@ -14,6 +15,10 @@ from insync.replication.core.partition import events as ev
 from tests.replication.core.broker.test_serving import Peer, Serve
 from tests.replication.core.test_isr_change import LIVE, A, B, C, record
 
+ZERO = 0
+"""A node id like any other."""
+ALIVE = {**LIVE, ZERO: 10}
+
 
 class Leader(Serve):
     """As `Serve`; followers fetch by sessions of their own, and clients ask for the current offset."""
@@ -21,15 +26,17 @@ class Leader(Serve):
     def __init__(self, isr: tuple[int, ...] = (A, B), least: int = 2) -> None:
         super().__init__()
         self.least = least
-        self.connections = {node: f"connection {node}" for node in (B, C)}
+        self.connections = {node: f"connection {node}" for node in (ZERO, B, C)}
         self.partition = self.partitions[0]
         self.session_of: dict[int, int] = {}
         self.answers_of: dict[int, int] = {}
+        self.report(self.partition, ev.NodesChanged(live=ALIVE))
         self.isr(isr, version=2)
 
     def isr(self, isr: tuple[int, ...], *, version: int, epoch: int = 1) -> list[Effect]:
         changed = attrs.evolve(
             record(isr=isr),
+            replicas=(A, B, C, ZERO),
             partition=0,
             partition_epoch=version,
             leader_epoch=epoch,
@@ -49,7 +56,7 @@ class Leader(Serve):
         session = self.session_of.get(node, 0)
         message = FetchRequest(
             replica_id=node,
-            incarnation=LIVE[node],
+            incarnation=ALIVE[node],
             max_wait_ms=500,
             min_bytes=1,
             max_bytes=10_000,
@@ -87,14 +94,15 @@ def test_a_leader_that_is_alone_answers_at_once() -> None:
     assert told(leader.ask()) == [(ErrorCode.NONE, 0)]
 
 
-def test_the_parked_fetch_is_answered_and_the_next_one_proves_it() -> None:
-    leader = Leader()
-    assert answered(leader.fetch(B)) == []  # parked
+@pytest.mark.parametrize("follower", [B, ZERO])
+def test_the_parked_fetch_is_answered_and_the_next_one_proves_it(follower: int) -> None:
+    leader = Leader(isr=(A, follower))
+    assert answered(leader.fetch(follower)) == []  # parked
     asked = leader.ask()
     assert told(asked) == []
-    assert answered(asked) == [f"fetch {B}"], "it was answered with nothing, at once"
+    assert answered(asked) == [f"fetch {follower}"], "it was answered with nothing, at once"
     leader.note(asked)
-    assert told(leader.fetch(B)) == [(ErrorCode.NONE, 0)]
+    assert told(leader.fetch(follower)) == [(ErrorCode.NONE, 0)]
 
 
 def test_a_fetch_that_was_sent_before_the_question_proves_nothing_when_it_arrives() -> None:
