@@ -200,6 +200,14 @@ def test_damage_is_told_until_it_is_gone(caplog: pytest.LogCaptureFixture) -> No
     assert not troubles.damaged
 
 
+def test_maintenance_that_fails_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    troubles = MaintenanceTroubles()
+    for _ in range(2):
+        troubles.failed(PartitionId("t", 0), CorruptLogError("p", 1, 10, "CRC-32C does not match"))
+    (line,) = caplog.messages
+    assert line.startswith("retention or compaction of t-0 failed: ") and "CRC-32C does not match" in line
+
+
 def test_what_is_deleted_has_no_troubles() -> None:
     troubles = MaintenanceTroubles()
     partition, other = PartitionId("t", 0), PartitionId("t", 1)

@@ -91,8 +91,30 @@ BROKEN: list[tuple[str, tuple[tuple[str, str], ...]]] = [
     ("it_tells_where_clients_reach_it", (("{at[1]}", "0"),)),
     ("nobody_is_served_before_the_node_is_ready", (("        await service.ready()\n", ""),)),
     ("clients_are_no_nodes", (("node_id=-1", "node_id=4"),)),
+    (
+        "clients_are_no_nodes",
+        (
+            ("import socket\n", "import socket\nKEPT = []\n"),
+            ("service.ask(caller,", "service.ask(KEPT[0],"),
+            ("            try:\n", "            KEPT.append(caller)\n            try:\n"),
+        ),
+    ),
     ("who_has_left_is_gone", (("                service.gone(caller)\n", "                pass\n"),)),
     ("an_aborted_client_is_disconnected", (("        self.scope.cancel()\n", "        pass\n"),)),
+    (
+        "an_aborted_client_is_disconnected",
+        (
+            ("import socket\n", "import socket\nKEPT = []\n"),
+            (
+                "            finally:\n",
+                "            finally:\n                KEPT.append(stream.socket.dup())\n",
+            ),
+        ),
+    ),
+    (
+        "strangers_harm_nobody",
+        (("async for _ in stream:\n", "async for line in stream:\n" + " " * 24 + "line.decode()\n"),),
+    ),
     ("strangers_harm_nobody", (("except trio.BrokenResourceError:", "except ZeroDivisionError:"),)),
     ("an_address_that_others_reach_wants_a_proof", (("raise InsecureAddressError(", "print("),)),
     ("an_address_in_use_is_an_error_of_the_system", (("port, host=host)", "0, host=host)"),)),
@@ -116,6 +138,15 @@ async def test_a_broken_gateway_fails_and_the_promise_is_named(
     with pytest.raises(PromiseBrokenError) as caught:
         await case.run(EchoBench(source_without(*changes)))
     assert case.promise in str(caught.value) and "Seen: " in str(caught.value)
+
+
+async def test_the_author_reads_where_it_listens_without_a_proof() -> None:
+    (case,) = [case for case in CASES if case.name == "an_address_that_others_reach_wants_a_proof"]
+    gateway = source_without(("raise InsecureAddressError(", "print("))
+    with pytest.raises(
+        PromiseBrokenError, match=r"Seen: it listens on echo://0\.0\.0\.0:0 for whoever comes"
+    ):
+        await case.run(EchoBench(gateway))
 
 
 def test_every_case_has_a_broken_variant() -> None:

@@ -18,9 +18,12 @@ from insync.replication import Admin, Consumer, Node, NodeSettings
 from insync.replication.core import messages as m
 from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.errors import ErrorCode
+from insync.replication.metadata import StoreUnavailableError
 from insync.replication.node import NodeError, gateways
+from insync.replication.node._client_state import KeptForClients
 from insync.replication.node.authorisation import Operation
 from insync.replication.node.service import Answer, Caller, NodeService, NotAllowedError, ServiceError
+from insync.replication.wire import WireError
 from insync.storage.batch import build_batch
 from insync.transport import URL, Endpoint, PeerIdentity, Security, Serving, bytes_payload
 from insync.transport._kit import until
@@ -226,6 +229,42 @@ async def test_a_confirmed_view_shows_what_was_written_before(tmp_path: Path) ->
         assert all("late" in view.topics for view in views)
         # One for the first, one for those who came while it was read, and those of the watch.
         assert reads() - before <= 5
+
+
+async def test_the_answer_of_another_node_is_a_message_here(tmp_path: Path) -> None:
+    """The node that was there first is the controller, and answers in the place of the gateway's."""
+    async with node_two(tmp_path) as second, Admin(second.endpoints[:1]) as admin:
+        await admin.create_topic("first", partitions=1, replication_factor=1)
+        async with node_at(tmp_path):
+            controller = (await Probe.service.confirm_view()).controller
+            assert controller is not None and controller.node_id == 2
+            request = m.CreateTopicRequest(name="t", partitions=1, replication_factor=1)
+            with trio.fail_after(30):
+                answer = (await ask(Client(), request)).message
+            assert isinstance(answer, m.CreateTopicResponse) and answer.error == ErrorCode.NONE, answer
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (StoreUnavailableError("no answer"), ErrorCode.LEADER_NOT_AVAILABLE),
+        (WireError("malformed record"), ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+async def test_what_the_store_fails_at_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, code: ErrorCode
+) -> None:
+    """Clients try again what may be reached soon, and not what cannot be read."""
+
+    async def fail(*_: object) -> None:
+        raise error
+
+    async with node_at(tmp_path):
+        for name in ("offsets", "producer"):
+            monkeypatch.setattr(KeptForClients, name, fail)
+        for request in (m.OffsetFetchRequest(group="g"), m.InitProducerIdRequest(identity="p")):
+            answer = (await ask(Client(), request)).message
+            assert (answer.error, answer.message) == (code, str(error))
 
 
 @asynccontextmanager

@@ -131,6 +131,28 @@ async def test_a_block_that_fails_or_is_cancelled_leaves_no_process(tmp_path: Pa
     assert scope.cancelled_caught and children() == []
 
 
+async def test_a_child_that_does_not_end_is_killed_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("insync.replication.node._own_process._HURRY", 0.2)
+    with trio.fail_after(30), pytest.raises(ValueError, match="mine"):
+        async with Node(settings(tmp_path), own_process=True):
+            (child,) = children()
+            child.suspend()
+            raise ValueError("mine")
+    assert children() == []
+    assert "killing a node's process, which has not ended within 0.2 s" in caplog.messages
+
+
+async def test_a_system_that_starts_no_process_is_an_error_of_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nowhere"))
+    with pytest.raises(NodeError, match=r"node 1: no process can be started for it: .*nowhere"):
+        async with Node(settings(tmp_path), own_process=True):
+            pytest.fail("there is no such program")
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_parent_that_dies_takes_the_child_with_it(tmp_path: Path, how: signal.Signals) -> None:
     program = """

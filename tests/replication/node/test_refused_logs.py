@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from insync.replication import Admin, Node, NodeSettings
-from insync.storage import LogDirectory, StorageBrokenError
+from insync.replication.core.control.view import ClusterView
+from insync.replication.core.types import PartitionId
+from insync.replication.node import _startup_scan
+from insync.replication.node._startup_scan import Found, open_log
+from insync.storage import Log, LogDirectory, StorageBrokenError, StorageFullError
 
 from .test_cluster import consume, full_isr, produce, replicas_agree, settings, until
 from .test_damaged_leader import rot
@@ -120,3 +125,34 @@ def test_a_device_that_fails_is_told_from_a_file(tmp_path: Path, monkeypatch: py
         with pytest.raises(StorageBrokenError, match="check the device"):
             directory.check_device()
     directory.close()
+
+
+def test_what_was_open_in_a_directory_that_fails_is_offline_though_the_store_knows_it_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store's view names no partition of this node: what was opened before the device failed counts, too."""
+    both = NodeSettings(node_id=1, log_dirs=(tmp_path / "one", tmp_path / "other"), store="memory://")
+    for path, partitions in (("one", (0, 1)), ("other", (2,))):
+        directory = LogDirectory(tmp_path / path, cluster_id="c", node_id=1)
+        for number in partitions:
+            directory.open_log("t", number, create=True)
+        directory.close()
+    first, second, elsewhere = (PartitionId("t", number) for number in range(3))
+    opened: list[PartitionId] = []
+
+    def open_or_fail(directory: LogDirectory, partition: PartitionId, *rest: Any, **options: Any) -> Log:
+        opened.append(partition)
+        if len(opened) == 2 and directory.path == tmp_path / "one":
+            raise StorageFullError("no space left on device")
+        return open_log(directory, partition, *rest, **options)
+
+    monkeypatch.setattr(_startup_scan, "open_log", open_or_fail)
+    found = Found.open_directories(both, "c")
+    try:
+        found.open_logs(ClusterView(), 1)
+        assert opened[0] in (first, second) and opened[1] in (first, second)
+        assert found.offline == {opened[0]}
+        assert found.logs.keys() == {elsewhere}
+        assert found.holdings(found.offline).offline() == {opened[0]}
+    finally:
+        found.close()
