@@ -180,8 +180,9 @@ async def test_the_only_member_of_the_isr_serves_on_and_says_what_is_wrong(tmp_p
 
             async def told() -> bool:
                 told = {each.node_id: each for each in await admin.describe_nodes()}
-                checks = {each.name: each for each in told[1].checks}
-                return not checks["maintenance"].ok and "t-0" in checks["maintenance"].detail
+                # A node that has lost its session for a moment answers without its checks.
+                checks = [each for each in told[1].checks if each.name == "maintenance"]
+                return any(not each.ok and "t-0" in each.detail for each in checks)
 
             await until(told, 30)
             assert await consume(one.endpoints, "t", 1, 1) == [b"before"]
