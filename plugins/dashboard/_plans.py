@@ -187,7 +187,7 @@ def _moves(
     if not changed:
         raise BadPlanError(f"{title}: nothing would move")
     moving = counted(len(changed), "partition moves", "partitions move")
-    lines.insert(0, f"{moving}, about {copied:,} bytes are copied; the topic stays in use")
+    lines.insert(0, f"{moving}, about {copied:,} bytes are copied; what moves stays in use")
     if throttle:
         lines.insert(
             1, f"moves take at most {throttle:,} bytes a second of each node, until you remove that limit"

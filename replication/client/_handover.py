@@ -267,11 +267,13 @@ class Handover:
 
     async def end_transaction(self, end: Callable[[], Awaitable[None]]) -> None:
         """Await the end of a transaction, which takes nothing more: what is queued must not get into the next."""
-        for record, *_ in self._queue:
-            # Whoever gives a transaction up knows that its records are not delivered.
-            record._looked_at = True
+        with self._space:
+            queued = [record for record, *_ in self._queue]
         try:
             await end()
+            for record in queued:
+                # Whoever gives a transaction up knows that its records are not delivered.
+                record._looked_at = True
         finally:
             await self.all_moved()
 

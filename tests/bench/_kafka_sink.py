@@ -52,8 +52,10 @@ class Floor:
 
     def write(self, data: memoryview) -> None:
         with self._lock:
-            os.write(self._log, data)
-            self._written.advance(len(data))
+            while data:
+                written = os.write(self._log, data)
+                self._written.advance(written)
+                data = data[written:]
 
 
 class Sink:

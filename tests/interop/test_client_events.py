@@ -72,7 +72,7 @@ def right(place: compare.Place, first_told: object) -> compare.Events:
     return compare.events(place, compare.programs(None), JOB)
 
 
-def test_a_coordinator_that_is_named_answers_at_once_and_does_not_say_that_it_loads(
+def test_a_coordinator_that_is_named_does_not_say_that_it_loads(
     first_told: Counter[int],
 ) -> None:
     assert ErrorCode.COORDINATOR_LOAD_IN_PROGRESS not in first_told, first_told

@@ -20,7 +20,7 @@ from ..protocol import Struct, message
 from ..protocol.apis import Api, KafkaError
 from .cluster import default_factor
 from .table import Offer
-from .topics import ask, seen
+from .topics import ask, patience, seen
 
 _Describe = message("DescribeConfigsResponse")
 _Alter = message("AlterConfigsResponse")
@@ -133,7 +133,7 @@ class _Change:
 
 async def alter_configs(client: Client, request: Struct, version: int) -> Struct:
     """Replace all overrides of a topic by those that are given."""
-    answer = _Alter()
+    answer, until = _Alter(), patience()
     for each in request.resources:
         told = _Alter.AlterConfigsResourceResponse(
             error_message=None, resource_type=each.resource_type, resource_name=each.resource_name
@@ -149,13 +149,13 @@ async def alter_configs(client: Client, request: Struct, version: int) -> Struct
             }
             return _Change(config, sorted(overridden - config.keys()))
 
-        await _apply(client, told, change, validate_only=request.validate_only)
+        await _apply(client, told, change, until, validate_only=request.validate_only)
     return answer
 
 
 async def incremental_alter_configs(client: Client, request: Struct, version: int) -> Struct:
     """Set, delete, append to, subtract from settings of a topic (KIP-339)."""
-    answer = _Incremental()
+    answer, until = _Incremental(), patience()
     for each in request.resources:
         told = _Incremental.AlterConfigsResourceResponse(
             error_message=None, resource_type=each.resource_type, resource_name=each.resource_name
@@ -163,17 +163,19 @@ async def incremental_alter_configs(client: Client, request: Struct, version: in
         answer.responses.append(told)
 
         if each.resource_type == _BROKER:
-            await _throttle(client, told, each, validate_only=request.validate_only)
+            await _throttle(client, told, each, until, validate_only=request.validate_only)
             continue
 
         def change(each: Struct = each) -> _Change:
             return _increments(client, each)
 
-        await _apply(client, told, change, validate_only=request.validate_only)
+        await _apply(client, told, change, until, validate_only=request.validate_only)
     return answer
 
 
-async def _throttle(client: Client, told: Struct, wanted: Struct, *, validate_only: bool) -> None:
+async def _throttle(
+    client: Client, told: Struct, wanted: Struct, until: float, *, validate_only: bool
+) -> None:
     """What reassignments may take of a node, or of all nodes if it has no name (KIP-73)."""
     limits: dict[str, int] = {}
     remove: list[str] = []
@@ -195,7 +197,7 @@ async def _throttle(client: Client, told: Struct, wanted: Struct, *, validate_on
         asked = m.AlterQuotasRequest(
             entity_type=NODE, name=wanted.resource_name, limits=limits, remove=remove
         )
-        changed = await ask(client, asked, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+        changed = await ask(client, asked, until, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
         told.error_code, told.error_message = changed.error, changed.message or None
 
 
@@ -231,7 +233,9 @@ def _increments(client: Client, wanted: Struct) -> _Change:
     return made
 
 
-async def _apply(client: Client, told: Struct, change: Callable[[], _Change], *, validate_only: bool) -> None:
+async def _apply(
+    client: Client, told: Struct, change: Callable[[], _Change], until: float, *, validate_only: bool
+) -> None:
     """Have one topic changed; what came of it goes into `told`."""
     name = told.resource_name
     if told.resource_type != _TOPIC:
@@ -256,7 +260,7 @@ async def _apply(client: Client, told: Struct, change: Callable[[], _Change], *,
         return
     if validate_only:
         return
-    changed = await ask(client, m.AlterConfigRequest(name=name, config=made.config, reset=made.reset))
+    changed = await ask(client, m.AlterConfigRequest(name=name, config=made.config, reset=made.reset), until)
     told.error_code, told.error_message = changed.error, changed.message or None
 
 

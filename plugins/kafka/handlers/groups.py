@@ -33,7 +33,10 @@ class _Rights(NamedTuple):
 
 
 _RIGHTS = {
-    gm.GROUP: _Rights((Operation.CONSUME, Operation.ADMIN), KafkaError.GROUP_AUTHORIZATION_FAILED),
+    # A producer's transaction may commit the offsets of a group, and finds that group's coordinator.
+    gm.GROUP: _Rights(
+        (Operation.CONSUME, Operation.PRODUCE, Operation.ADMIN), KafkaError.GROUP_AUTHORIZATION_FAILED
+    ),
     gm.TRANSACTION: _Rights(
         (Operation.PRODUCE, Operation.ADMIN), KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     ),

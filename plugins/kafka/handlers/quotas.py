@@ -12,7 +12,7 @@ from ..client import NOT_ALLOWED, Client
 from ..protocol import Struct, message
 from ..protocol.apis import Api, KafkaError
 from .table import Offer
-from .topics import ask, seen
+from .topics import ask, patience, seen
 
 _Described = message("DescribeClientQuotasResponse")
 _Altered = message("AlterClientQuotasResponse")
@@ -76,9 +76,9 @@ def _matches(record: QuotaRecord, request: Struct) -> bool:
 
 async def alter(client: Client, request: Struct, version: int) -> Struct:
     """Each entity for itself; the answer repeats it."""
-    answer = _Altered()
+    answer, until = _Altered(), patience()
     for entry in request.entries:
-        error, text = await _alter(client, entry, validate_only=request.validate_only)
+        error, text = await _alter(client, entry, until, validate_only=request.validate_only)
         answer.entries.append(
             _Altered.EntryData(
                 error_code=error,
@@ -93,7 +93,7 @@ async def alter(client: Client, request: Struct, version: int) -> Struct:
     return answer
 
 
-async def _alter(client: Client, entry: Struct, *, validate_only: bool) -> tuple[int, str]:
+async def _alter(client: Client, entry: Struct, until: float, *, validate_only: bool) -> tuple[int, str]:
     try:
         change = _change(entry)
     except _RefusedError as error:
@@ -102,7 +102,7 @@ async def _alter(client: Client, entry: Struct, *, validate_only: bool) -> tuple
         return KafkaError.CLUSTER_AUTHORIZATION_FAILED, NOT_ALLOWED
     if validate_only:
         return ErrorCode.NONE, ""
-    done = await ask(client, change, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+    done = await ask(client, change, until, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
     return done.error, done.message
 
 

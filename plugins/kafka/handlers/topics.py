@@ -35,24 +35,33 @@ _Reassign = message("AlterPartitionReassignmentsResponse")
 _Moves = message("ListPartitionReassignmentsResponse")
 _PREFERRED = 0
 CONTROLLER_PATIENCE = 10.0
-"""Seconds for which a request waits for a controller to be elected."""
+"""Seconds for which a request, whatever it asks for, waits at most for a controller to be elected."""
 _CONTROLLER_PAUSE = 0.1
 """Seconds between two attempts."""
 
 
-async def ask(client: Client, request: object, refused: int = KafkaError.TOPIC_AUTHORIZATION_FAILED) -> Any:
+def patience(timeout_ms: float = CONTROLLER_PATIENCE * 1000) -> float:
+    """Until when a request that comes now waits for a controller, by trio's clock.
+
+    timeout_ms: how long it wants to wait, by what it says itself.
+    """
+    return trio.current_time() + min(max(timeout_ms, 0) / 1000, CONTROLLER_PATIENCE)
+
+
+async def ask(
+    client: Client, request: object, until: float, refused: int = KafkaError.TOPIC_AUTHORIZATION_FAILED
+) -> Any:
     """The controller's answer; one that is an error as a whole has an `error` and a `message`, too.
 
-    While there is no controller it is asked again, as Kafka's brokers do: librdkafka and kafka-python do not.
+    While there is no controller it is asked again, as Kafka's brokers do: librdkafka and kafka-python do not. From
+    `until` on it is not, but what it has begun by then is waited for: it may take effect.
     """
-    answer: Any = m.TopicChanged(error=ErrorCode.NOT_CONTROLLER, message="no controller answers")
-    with trio.move_on_after(CONTROLLER_PATIENCE):
-        while True:
-            answer = await _ask_once(client, request, refused)
-            if answer.error != ErrorCode.NOT_CONTROLLER:
-                return answer
-            await trio.sleep(_CONTROLLER_PAUSE)
-    return answer
+    while True:
+        answer = await _ask_once(client, request, refused)
+        left = until - trio.current_time()
+        if answer.error != ErrorCode.NOT_CONTROLLER or left <= 0:
+            return answer
+        await trio.sleep(min(_CONTROLLER_PAUSE, left))
 
 
 async def _ask_once(client: Client, request: object, refused: int) -> Any:
@@ -72,14 +81,14 @@ async def seen(client: Client) -> None:
 
 async def create_topics(client: Client, request: Struct, version: int) -> Struct:
     """Each topic by itself: one that is refused refuses no other."""
-    answer = _Create()
+    answer, until = _Create(), patience(request.timeout_ms)
     named = Counter(each.name for each in request.topics)
     for name, count in named.items():
         wanted = next(each for each in request.topics if each.name == name)
         if count > 1:
             answer.topics.append(_not_created(name, ErrorCode.INVALID_REQUEST, "the request names it twice"))
         else:
-            answer.topics.append(await _create(client, wanted, validate_only=request.validate_only))
+            answer.topics.append(await _create(client, wanted, until, validate_only=request.validate_only))
     return answer
 
 
@@ -87,7 +96,7 @@ def _not_created(name: str, error: int, text: str) -> Struct:
     return _Create.CreatableTopicResult(name=name, error_code=error, error_message=text or None)
 
 
-async def _create(client: Client, wanted: Struct, *, validate_only: bool) -> Struct:
+async def _create(client: Client, wanted: Struct, until: float, *, validate_only: bool) -> Struct:
     name = wanted.name
     try:
         given = configs.parsed({each.name: each.value for each in wanted.configs})
@@ -125,6 +134,7 @@ async def _create(client: Client, wanted: Struct, *, validate_only: bool) -> Str
             assignments=assignments,
             validate_only=validate_only,
         ),
+        until,
     )
     if made.error:
         return _not_created(name, made.error, made.message)
@@ -157,7 +167,7 @@ def _made(name: str, topic_id: str, partitions: int, factor: int, config: TopicC
 
 async def delete_topics(client: Client, request: Struct, version: int) -> Struct:
     """By name, or by id (KIP-516): then no other topic of that name is deleted."""
-    answer = _Delete()
+    answer, until = _Delete(), patience(request.timeout_ms)
     if version >= 6:
         wanted = [(each.name, each.topic_id) for each in request.topics]
     else:
@@ -171,11 +181,11 @@ async def delete_topics(client: Client, request: Struct, version: int) -> Struct
         except MetadataError as error:
             raise ServiceError(ErrorCode.LEADER_NOT_AVAILABLE, str(error)) from error
     for name, topic_id in wanted:
-        answer.responses.append(await _delete(client, name, topic_id))
+        answer.responses.append(await _delete(client, name, topic_id, until))
     return answer
 
 
-async def _delete(client: Client, name: str | None, topic_id: bytes) -> Struct:
+async def _delete(client: Client, name: str | None, topic_id: bytes, until: float) -> Struct:
     def told(error: int, text: str = "") -> Struct:
         return _Delete.DeletableTopicResult(
             name=name, topic_id=topic_id, error_code=error, error_message=text or None
@@ -191,13 +201,13 @@ async def _delete(client: Client, name: str | None, topic_id: bytes) -> Struct:
         wanted_id, topic_id = "", id_of(topic) if topic is not None else NO_ID
     if name in INTERNAL_TOPICS:
         return told(ErrorCode.INVALID_TOPIC, "the cluster needs its internal topics")
-    changed = await ask(client, m.DeleteTopicRequest(name=name, topic_id=wanted_id))
+    changed = await ask(client, m.DeleteTopicRequest(name=name, topic_id=wanted_id), until)
     return told(changed.error, changed.message)
 
 
 async def create_partitions(client: Client, request: Struct, version: int) -> Struct:
     """More partitions (KIP-195); an assignment that is null or empty leaves their places to the cluster."""
-    answer = _Grow()
+    answer, until = _Grow(), patience(request.timeout_ms)
     if may_ask := client.may(Operation.ADMIN):
         await seen(client)
     for each in request.topics:
@@ -218,6 +228,7 @@ async def create_partitions(client: Client, request: Struct, version: int) -> St
                 assignments=[list(new.broker_ids) for new in each.assignments or ()],
                 validate_only=request.validate_only,
             ),
+            until,
         )
         error, text = changed.error, changed.message
         answer.results.append(
@@ -239,6 +250,7 @@ async def elect_leaders(client: Client, request: Struct, version: int) -> Struct
     done = await ask(
         client,
         m.ElectLeadersRequest(unclean=unclean, partitions=named),
+        patience(request.timeout_ms),
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     )
     if done.error:
@@ -290,7 +302,10 @@ async def alter_reassignments(client: Client, request: Struct, version: int) -> 
             )
     if moves:
         done = await ask(
-            client, m.AlterReassignmentsRequest(partitions=moves), KafkaError.CLUSTER_AUTHORIZATION_FAILED
+            client,
+            m.AlterReassignmentsRequest(partitions=moves),
+            patience(request.timeout_ms),
+            KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         )
         if done.error:
             answer.error_code, answer.error_message = done.error, done.message or None

@@ -13,7 +13,7 @@ from ..client import Client
 from ..protocol import Struct, message
 from ..protocol.apis import Api, KafkaError
 from .table import Offer
-from .topics import ask, seen
+from .topics import ask, patience, seen
 
 _NUMBERS = {1: scram.SCRAM_SHA_256, 2: scram.SCRAM_SHA_512}
 _MECHANISMS = {name: number for number, name in _NUMBERS.items()}
@@ -58,7 +58,7 @@ def _told(user: m.UserInfo, is_twice: bool) -> Struct:
 
 async def alter(client: Client, request: Struct, version: int) -> Struct:
     """Set credentials, or take them away; each user for itself, all that is asked about it or nothing."""
-    answer = _Altered()
+    answer, until = _Altered(), patience()
     # Grouped once: to look through all for each name would let one request hold up the event loop for seconds.
     asked: dict[str, tuple[list[int], list[Struct]]] = {}
     for each in request.deletions:
@@ -77,7 +77,7 @@ async def alter(client: Client, request: Struct, version: int) -> Struct:
         except _RefusedError as error:
             told.error_code, told.error_message = error.code, str(error)
             continue
-        done = await ask(client, change, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+        done = await ask(client, change, until, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
         told.error_code, told.error_message = done.error, done.message or None
     await seen(client)
     return answer

@@ -51,7 +51,7 @@ def client_of(answers: Callable[[], Any]) -> Any:
         ),
         (
             topics.delete_topics,
-            Delete(topic_names=["t"]),
+            Delete(topic_names=["t"], timeout_ms=30_000),
             m.TopicChanged(error=0),
             lambda answer: answer.responses[0].error_code,
         ),
@@ -76,8 +76,34 @@ async def test_an_administrator_is_not_told_that_there_is_no_controller_yet(
     assert 0 < trio.current_time() < 1000
 
 
-async def test_who_waits_too_long_for_a_controller_is_told(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize(
+    ("timeout_ms", "seconds"), [(60_000, topics.CONTROLLER_PATIENCE), (500, 0.5), (0, 0), (-1, 0)]
+)
+async def test_who_waits_too_long_for_a_controller_is_told(
+    autojump_clock: MockClock, timeout_ms: int, seconds: float
+) -> None:
+    """All that a request asks for waits together."""
     start = trio.current_time()
-    answer = await topics.delete_topics(client_of(lambda: NONE_NOW), Delete(topic_names=["t"]), 2)
-    assert answer.responses[0].error_code == ErrorCode.NOT_CONTROLLER
-    assert trio.current_time() - start == pytest.approx(topics.CONTROLLER_PATIENCE)
+    request = Delete(topic_names=["t", "u", "v"], timeout_ms=timeout_ms)
+    client = client_of(lambda: NONE_NOW)
+    client.view.topics |= dict.fromkeys("uv", client.view.topics["t"])
+    answer = await topics.delete_topics(client, request, 2)
+    assert [each.error_code for each in answer.responses] == [ErrorCode.NOT_CONTROLLER] * 3
+    assert trio.current_time() - start == pytest.approx(seconds)
+
+
+async def test_what_a_controller_has_begun_is_waited_for(autojump_clock: MockClock) -> None:
+    """It takes effect, so its outcome is told although it comes late."""
+    client = client_of(lambda: NONE_NOW)
+    none = client.service.ask
+
+    async def ask(caller: object, request: object) -> Any:
+        if trio.current_time() < begun + topics.CONTROLLER_PATIENCE - 1:
+            return await none(caller, request)
+        await trio.sleep(5)
+        return SimpleNamespace(message=m.TopicChanged(error=0))
+
+    begun = trio.current_time()
+    client.service.ask = ask
+    answer = await topics.delete_topics(client, Delete(topic_names=["t"], timeout_ms=60_000), 2)
+    assert answer.responses[0].error_code == 0

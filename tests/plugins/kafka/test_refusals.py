@@ -80,7 +80,7 @@ async def test_who_may_not_produce_gets_no_producer_id(tmp_path: Path, may: str,
     ("may", "group", "transaction"),
     [
         ("consume", 0, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
-        ("produce", KafkaError.GROUP_AUTHORIZATION_FAILED, 0),
+        ("produce", 0, 0),
         ("admin", 0, 0),
     ],
 )

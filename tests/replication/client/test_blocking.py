@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -178,6 +179,30 @@ def test_what_was_queued_in_an_aborted_transaction_is_not_sent_in_the_next_one(t
             txn.send("t", b"y").result(5)
         assert behind._failure() is not None and gone._failure() is not None
         assert threaded.cluster.topics["t"][0].end == 1
+
+
+def test_an_abort_looks_at_what_is_queued_while_no_thread_can_add_to_it(threaded):
+    Script(threaded.cluster)
+    with BlockingProducer(threaded.urls, transactional_id="etl") as producer:
+        handover, free = producer._handover, []
+
+        def look() -> None:
+            free.append(handover._space.acquire(blocking=False))
+            if free[-1]:
+                handover._space.release()
+
+        class Watched(deque):
+            def __iter__(self):
+                other = threading.Thread(target=look)
+                other.start()
+                other.join()
+                return super().__iter__()
+
+        threaded.do(lambda: setattr(handover, "_queue", Watched(handover._queue)))
+        producer.begin()
+        producer.send("t", b"x").result(5)
+        producer.abort()
+        assert free == [False]
 
 
 def test_many_threads_share_a_producer(threaded):
