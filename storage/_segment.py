@@ -285,6 +285,8 @@ class Segment:
         """Put bytes into the file. They belong to the log only once `added` says so."""
         self._unsynced = True
         write_all(self.file.fileno(), buffers, position)
+        # Again: a flush that another thread began meanwhile may not have brought these bytes to the device.
+        self._unsynced = True
         size = sum(map(len, buffers))
         if size > _TAIL_BYTES:
             self._tail = 0, b""
@@ -348,6 +350,7 @@ class Segment:
         written = os.pwritev(file.descriptor, (data,), position)
         if written < size:
             write_all(file.descriptor, [memoryview(data)[written:]], position + written)
+        self._unsynced = True  # again, see `write`
         start, tail = self._tail
         if start + len(tail) != position or len(tail) + size > _TAIL_BYTES:
             start, tail = position, b""

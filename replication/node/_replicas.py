@@ -272,8 +272,10 @@ class Replicas:
                     self.settle()
                 return
             self._reader.shared = {}
-            effects = self.broker.settle(self.now())
-            self._reader.shared = None
+            try:
+                effects = self.broker.settle(self.now())
+            finally:
+                self._reader.shared = None
             for effect in effects:
                 self._obey[type(effect)](effect)
             if self.broker.goes_on:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
+import attrs
 import pytest
 
 from insync.storage import AppendError, Chunk, LogSettings, _index, _segment
@@ -38,6 +41,29 @@ def test_a_file_stays_open_until_what_was_appended_to_it_is_on_the_device(tmp_pa
     assert not segment.let_go() and not segment.let_go()
     log.flush()
     assert not segment.let_go() and segment.let_go()
+    log.close()
+
+
+@pytest.mark.parametrize("interval", [1 << 20, 1], ids=["the short way", "the general way"])
+def test_a_flush_just_before_the_bytes_are_written_does_not_count_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval: int
+) -> None:
+    """The flusher is another thread."""
+    log = open_disk(tmp_path / "t-0", attrs.evolve(LARGE, index_interval_bytes=interval))
+    append(log, batch(), batch())
+    log.flush()
+    (segment,) = log._segments
+    write = os.pwritev
+
+    def flush_first(*arguments: Any) -> int:
+        monkeypatch.setattr(os, "pwritev", write)
+        segment.flush()
+        return write(*arguments)
+
+    monkeypatch.setattr(os, "pwritev", flush_first)
+    append(log, batch())
+    assert os.pwritev is write
+    assert not segment.let_go() and not segment.let_go()
     log.close()
 
 

@@ -24,6 +24,10 @@ PATIENCE = 4.0
 
 Less than clients wait for an answer, more than fifty logs take to be made on a machine that is busy.
 """
+MOST = 100
+"""Requests that wait on a node. Each keeps its body, also when its client has withdrawn it or is gone, and no other
+budget counts that: 1 MiB at most, decoded. Those above are told at once that the coordinator loads.
+"""
 
 
 @attrs.define(eq=False, slots=True)
@@ -38,6 +42,7 @@ class Loading:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._waiting: dict[PartitionId, deque[_Waiting]] = {}
+        self._count = 0
 
     def __bool__(self) -> bool:
         """Whether any request waits."""
@@ -47,25 +52,36 @@ class Loading:
         """Whether a request for this shard waits."""
         return partition in self._waiting
 
-    def wait(self, partition: PartitionId, deadline: float, ask: Callable[[], None]) -> None:
-        """Have `ask` called by `release`, or after a moment, and by `deadline` (context.now)."""
+    def wait(self, partition: PartitionId, deadline: float, ask: Callable[[], None]) -> bool:
+        """Have `ask` called by `release`, or after a moment, and by `deadline` (context.now).
+
+        False, and it is not called: too many wait already.
+        """
+        if self._count >= MOST:
+            return False
+        self._count += 1
         waiting = _Waiting(ask)
         self._waiting.setdefault(partition, deque()).append(waiting)
         until = min(deadline, self._context.now + PATIENCE)
         waiting.timer = self._context.timers.call_at(until, partial(self._over, partition, waiting))
+        return True
 
     def release(self, is_loading: Callable[[PartitionId], bool]) -> None:
         """Ask for all whose shard is loaded now, or is another node's."""
         for partition in [each for each in self._waiting if not is_loading(each)]:
-            for waiting in self._waiting.pop(partition, ()):
+            released = self._waiting.pop(partition)
+            self._count -= len(released)
+            for waiting in released:
                 if waiting.timer is not None:
                     waiting.timer.cancel()
+            for waiting in released:
                 waiting.ask()
 
     def _over(self, partition: PartitionId, waiting: _Waiting) -> None:
         waiting.timer = None
         left = self._waiting[partition]
         left.remove(waiting)
+        self._count -= 1
         if not left:
             del self._waiting[partition]
         waiting.ask()

@@ -161,9 +161,10 @@ class Shards:
         if partition in self._loading:
             self._loading.release(self._is_loading)  # they came first
         put = partial(self._put, partition, message, deadline, answered, coordinator_epoch)
-        if self._is_loading(partition, coordinator_epoch):
-            self._loading.wait(partition, deadline, put)
-        else:
+        waits = self._is_loading(partition, coordinator_epoch) and self._loading.wait(
+            partition, deadline, put
+        )
+        if not waits:
             put()
 
     def _is_loading(self, partition: PartitionId, coordinator_epoch: int = -1) -> bool:

@@ -299,11 +299,11 @@ async def test_checkpoints_are_written_once_for_many_folders(
         directory.open_log(*key, create=True, topic_id="i")
     directory.write_checkpoints(dict.fromkeys(keys, 0))
     written: list[str] = []
-    whole = directory_module.write_checkpoint
+    whole = directory_module.write_checkpoints
     monkeypatch.setattr(
         directory_module,
-        "write_checkpoint",
-        lambda path, offsets: (written.append(path.name), whole(path, offsets)),
+        "write_checkpoints",
+        lambda folder, checkpoints: (written.extend(checkpoints), whole(folder, checkpoints)),
     )
     directory.delete_logs(keys)
     assert sorted(written) == sorted({*written}) and len(written) == 3

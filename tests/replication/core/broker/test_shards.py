@@ -17,7 +17,7 @@ from insync.replication.core.broker.events import (
     ShardRead,
     ViewRead,
 )
-from insync.replication.core.broker.loading import PATIENCE
+from insync.replication.core.broker.loading import MOST, PATIENCE
 from insync.replication.core.broker.shards import LATE, LINGER, MANY
 from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.coordination import records as r
@@ -84,6 +84,27 @@ def test_a_request_waits_only_a_moment_for_its_shard_to_be_loaded() -> None:
     node.tell(ShardRead(PARTITION, node.reads[-1].reading, (), 5))
     assert node.said["second"].error == 0
     node.wait(2 * PATIENCE)
+
+
+def test_no_more_requests_wait_for_a_coordinator_than_a_node_can_keep() -> None:
+    """One that has been answered, in whatever way, makes room for another."""
+    node = Node(log_end=5)
+    for number in range(MOST - 1):
+        assert node.ask(f"early-{number}", READ) is None
+    node.stand_still(PATIENCE / 2)
+    assert node.ask("last", READ) is None
+    assert node.ask("too many", READ).error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    node.wait(PATIENCE * 0.6)
+    for number in range(MOST - 1):
+        assert node.ask(f"late-{number}", READ) is None
+    assert node.ask("again too many", READ).error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    node.tell(ShardRead(PARTITION, node.reads[-1].reading, (), 5))
+    assert node.said["last"].error == node.said["late-0"].error == 0
+    for leader, epoch in ((B, 2), (A, 3)):
+        node.leader, node.epoch = leader, epoch
+        node.look()
+    for number in range(MOST):
+        assert node.ask(f"later-{number}", READ) is None
 
 
 def test_what_waited_for_its_shard_is_done_before_what_comes_when_that_is_loaded() -> None:
