@@ -11,6 +11,10 @@ ALLOWED: dict[str, str] = {
     "aiokafka: rights: writer looks up an offset": (
         "a look-up may read the log, so nodes do it for those who may consume; at Kafka a right to write suffices"
     ),
+    "kafka-python: rights: writer describes a group": (
+        "who may only write finds a group's coordinator, because a transaction may commit offsets; kafka-python "
+        "then tells of a group without a state"
+    ),
     "librdkafka: records and leaders: greatest of kept-0": (
         "of records with the greatest timestamp nodes name the first that is still there, Kafka a deleted one"
     ),
