@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
@@ -135,12 +136,18 @@ async def test_a_child_that_does_not_end_is_killed_and_the_log_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("insync.replication.node._own_process._HURRY", 0.2)
-    with trio.fail_after(30), pytest.raises(ValueError, match="mine"):
-        async with Node(settings(tmp_path), own_process=True):
-            (child,) = children()
-            child.suspend()
-            raise ValueError("mine")
-    assert children() == []
+    suspended: list[psutil.Process] = []
+    try:
+        with trio.fail_after(30), pytest.raises(ValueError, match="mine"):
+            async with Node(settings(tmp_path), own_process=True):
+                suspended = children()
+                suspended[0].suspend()
+                raise ValueError("mine")
+        assert children() == []
+    finally:
+        for child in suspended:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
     assert "killing a node's process, which has not ended within 0.2 s" in caplog.messages
 
 
