@@ -74,7 +74,9 @@ def test_the_page_shows_the_programs_as_they_are() -> None:
 
 def test_the_page_tells_every_setting_and_its_default() -> None:
     page = (DOCS / "replicated-state.md").read_text("utf-8")
-    told = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page.split("## Settings")[1], re.M))
+    told = dict(
+        re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page.split("## Settings")[1].split("\n## ")[0], re.M)
+    )
     settings = StateSettings()
     assert set(told) == {field.name for field in attrs.fields(StateSettings)}
     words = {"create": "true", "batch_bytes": "256 KiB", "cache_dir": "none"}

@@ -287,7 +287,7 @@ def _keeps_promises(cluster: Cluster, partition: PartitionId, leader: int, befor
     since = {node for node, log in logs.items() if log.last_epoch >= unclean >= 0}
     if logs[leader].log_start_offset < facts.deleted:
         _stays_deleted(cluster, facts, leader, logs, is_clean=not since)
-    if leader in since and _has_all_that_is_left(cluster, facts, leader, logs):
+    if _has_all_that_is_left(cluster, facts, leader, logs, is_later=leader in since):
         cluster.note(
             f"** {partition} may give out the offsets again that were deleted from {logs[leader]} on"
         )
@@ -318,18 +318,22 @@ def _stays_deleted(
 
 
 def _has_all_that_is_left(
-    cluster: Cluster, facts: PartitionFacts, leader: int, logs: Mapping[int, FoundLog]
+    cluster: Cluster, facts: PartitionFacts, leader: int, logs: Mapping[int, FoundLog], *, is_later: bool
 ) -> bool:
-    """Whether the log that leads ends before what is committed, but lacks no record that is anywhere.
+    """Whether the log that leads has not all that is committed, but lacks no record that is anywhere.
 
     Everything that it lacks is deleted in each log that is complete, and none of these knows a leader epoch. They
-    may as well be left over from before an unclean election after which the log that leads was written: its
-    records would be lost, had one of them led (seed 3888).
+    may as well be left over from before what the log that leads has written: after an election that may have been
+    unclean (`is_later`; seed 3888), or behind their ends (seed 287564034). Its records would be lost, had one of
+    them led.
     """
     committed = len(facts.committed)
     held = {node: _held(cluster, facts, node) for node in logs}
     others = [held[node] for node, log in logs.items() if log.last_epoch >= 0]
-    return max(others) == held[leader] < committed <= max(held.values())
+    if not others or not max(others) == held[leader] < committed <= max(held.values()):
+        return False
+    ends = [log.log_end_offset for node, log in logs.items() if held[node] == committed]
+    return is_later or logs[leader].log_end_offset > max(ends)
 
 
 def _held(cluster: Cluster, facts: PartitionFacts, node: int) -> int:
