@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-import attrs
-
 from insync.replication.core.broker.events import FetchArrived
 from insync.replication.core.broker.fetch_session import (
     FollowerSession,
@@ -65,7 +63,7 @@ def _(patch: Patch) -> None:
     right = LeaderSession.accept
 
     def accept(self: LeaderSession[Any, Any], request: SessionRequest[Any, Any]) -> Collection[Any] | None:
-        return right(self, attrs.evolve(request, session_epoch=self.answers))
+        return right(self, request._replace(session_epoch=self.answers))
 
     patch.setattr(LeaderSession, "accept", accept)
 
