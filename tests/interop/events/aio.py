@@ -21,7 +21,7 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aiokafka.errors import for_code
 
 from .leaders import move_leader
-from .record import PATIENCE, Tell, arguments, run
+from .record import PATIENCE, Heard, Tell, arguments, run
 
 SERVERS, LOGINS, ONLY = arguments()
 NOW = time.time_ns() // 1_000_000
@@ -289,12 +289,11 @@ async def subscriptions(tell: Tell) -> None:
 # Groups
 
 
-class Member(aiokafka.ConsumerRebalanceListener):
+class Member(Heard, aiokafka.ConsumerRebalanceListener):
     """A member of a group, and what it is told of its partitions."""
 
     def __init__(self, group: str, **more: Any) -> None:
-        self.told: list[Any] = []
-        self.held: set[int] = set()
+        super().__init__()
         self.failure: Any = "ok"
         self.group = group
         self.consumer = consumer(group_id=group, **more)
@@ -305,22 +304,6 @@ class Member(aiokafka.ConsumerRebalanceListener):
 
     async def stop(self) -> None:
         await self.consumer.stop()
-
-    def on_partitions_assigned(self, assigned: Any) -> None:
-        self._hear("assigned", assigned, self.held.__ior__)
-
-    def on_partitions_revoked(self, revoked: Any) -> None:
-        self._hear("revoked", revoked, self.held.__isub__)
-
-    def _hear(self, what: str, places: Any, change: Callable[[set[int]], Any]) -> None:
-        numbers = sorted(each.partition for each in places)
-        change(set(numbers))
-        if not numbers:
-            return
-        if self.told[-2:] == [["assigned", numbers], ["revoked", numbers]] and what == "assigned":
-            self.told.pop()  # members came together once more, which a slow machine brings about
-        else:
-            self.told.append([what, numbers])
 
     async def poll(self) -> None:
         if self.failure == "ok":

@@ -26,7 +26,7 @@ from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
 from .leaders import move_leader
-from .record import PATIENCE, Tell, arguments, run, until
+from .record import PATIENCE, Heard, Tell, arguments, run, until
 
 SERVERS, LOGINS, ONLY = arguments()
 NOW = time.time_ns() // 1_000_000
@@ -268,34 +268,14 @@ def subscriptions(tell: Tell) -> None:
 # Groups
 
 
-class Member(kafka.ConsumerRebalanceListener):
+class Member(Heard, kafka.ConsumerRebalanceListener):
     """A member of a group, and what it is told of its partitions."""
 
     def __init__(self, group: str, **more: Any) -> None:
-        self.told: list[Any] = []
-        self.held: set[int] = set()
+        super().__init__()
         self.failure: Any = "ok"
         self.consumer = reader(group_id=group, **more)
         self.consumer.subscribe([group], listener=self)
-
-    def on_partitions_assigned(self, assigned: Any) -> None:
-        self._hear("assigned", assigned, self.held.__ior__)
-
-    def on_partitions_revoked(self, revoked: Any) -> None:
-        self._hear("revoked", revoked, self.held.__isub__)
-
-    def on_partitions_lost(self, lost: Any) -> None:
-        self._hear("lost", lost, self.held.__isub__)
-
-    def _hear(self, what: str, places: Any, change: Callable[[set[int]], Any]) -> None:
-        numbers = sorted(each.partition for each in places)
-        change(set(numbers))
-        if not numbers:
-            return
-        if self.told[-2:] == [["assigned", numbers], ["revoked", numbers]] and what == "assigned":
-            self.told.pop()  # members came together once more, which a slow machine brings about
-        else:
-            self.told.append([what, numbers])
 
     def poll(self) -> None:
         if self.failure == "ok":

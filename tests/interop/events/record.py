@@ -10,7 +10,7 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 PATIENCE = 60.0
@@ -27,6 +27,40 @@ def until(holds: Callable[[], object], patience: float = PATIENCE) -> bool:
         if time.monotonic() > end:
             return False
     return True
+
+
+class Heard:
+    """What a member of a group is told of its partitions; as a listener of rebalances, or called by one."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.held: set[int] = set()
+
+    def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
+        numbers = _numbers(assigned)
+        self.held.update(numbers)
+        if numbers and self.told[-2:] == [["assigned", numbers], ["revoked", numbers]]:
+            self.told.pop()  # on a slow machine members come together once more, and nothing changes
+        else:
+            self._tell("assigned", numbers)
+
+    def on_partitions_revoked(self, revoked: Iterable[Any]) -> None:
+        self._gone("revoked", _numbers(revoked))
+
+    def on_partitions_lost(self, lost: Iterable[Any]) -> None:
+        self._gone("lost", _numbers(lost))
+
+    def _gone(self, what: str, numbers: list[int]) -> None:
+        self.held.difference_update(numbers)
+        self._tell(what, numbers)
+
+    def _tell(self, what: str, numbers: list[int]) -> None:
+        if numbers:
+            self.told.append([what, numbers])
+
+
+def _numbers(places: Iterable[Any]) -> list[int]:
+    return sorted(each.partition for each in places)
 
 
 def run(jobs: Mapping[str, Job], only: str) -> None:

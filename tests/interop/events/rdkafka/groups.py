@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import confluent_kafka as ck
 from confluent_kafka import admin as ca
 
-from ..record import PATIENCE, Tell, until
+from ..record import PATIENCE, Heard, Tell, until
 from .clients import client, make, outcome, told, write
 
 
-class Member:
+class Member(Heard):
     """A member of a group, and what it is told of its partitions."""
 
     def __init__(self, group: str, name: str, topic: str, **more: Any) -> None:
-        self.told: list[Any] = []
-        self.held: set[int] = set()
+        super().__init__()
         self.commits: list[Any] = []
         self.errors: list[Any] = []
         usual = {"auto_offset_reset": "earliest", "enable_auto_commit": False}
@@ -25,27 +23,11 @@ class Member:
         settings["error_cb"] = lambda error: self.errors.append(told(error))
         self.consumer = ck.Consumer({**settings, "on_commit": self._committed})
         self.consumer.subscribe(
-            [topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
+            [topic],
+            on_assign=lambda _, places: self.on_partitions_assigned(places),
+            on_revoke=lambda _, places: self.on_partitions_revoked(places),
+            on_lost=lambda _, places: self.on_partitions_lost(places),
         )
-
-    def _assigned(self, _: Any, places: Any) -> None:
-        self._hear("assigned", places, self.held.__ior__)
-
-    def _revoked(self, _: Any, places: Any) -> None:
-        self._hear("revoked", places, self.held.__isub__)
-
-    def _lost(self, _: Any, places: Any) -> None:
-        self._hear("lost", places, self.held.__isub__)
-
-    def _hear(self, what: str, places: Any, change: Callable[[set[int]], Any]) -> None:
-        numbers = sorted(each.partition for each in places)
-        change(set(numbers))
-        if not numbers:
-            return
-        if self.told[-2:] == [["assigned", numbers], ["revoked", numbers]] and what == "assigned":
-            self.told.pop()  # on a slow machine members come together once more, and nothing changes
-        else:
-            self.told.append([what, numbers])
 
     def _committed(self, error: Any, places: Any) -> None:
         self.commits.append(
