@@ -28,14 +28,19 @@ buffers in a gathered write."""
 
 def stamped(data: Buffer, info: BatchInfo, base_offset: int, leader_epoch: int) -> Buffer | None:
     """One batch with this offset and epoch; None if the bytes are not the announced batch."""
+    head = _new_head(data, 0, info, base_offset, leader_epoch)
+    return None if head is None else b"".join((head, memoryview(data)[_HEAD.size :]))
+
+
+def _new_head(data: Buffer, start: int, info: BatchInfo, base_offset: int, leader_epoch: int) -> bytes | None:
+    """How the batch at `start` begins in the log; None if the bytes there are not the announced batch."""
     size, delta = info.size_bytes, info.last_offset_delta
-    if size < BATCH_OVERHEAD_BYTES or _SIZE_AND_DELTA.unpack_from(data, LENGTH_AT) != (
+    if size < BATCH_OVERHEAD_BYTES or _SIZE_AND_DELTA.unpack_from(data, start + LENGTH_AT) != (
         size - LENGTH_END,
         delta,
     ):
         return None
-    head = _HEAD.pack(base_offset, size - LENGTH_END, leader_epoch)
-    return b"".join((head, memoryview(data)[_HEAD.size :]))
+    return _HEAD.pack(base_offset, size - LENGTH_END, leader_epoch)
 
 
 class Placed(NamedTuple):
@@ -165,14 +170,11 @@ def _gathered(name: str, chunk: Chunk, leader_epoch: int) -> list[Buffer]:
     buffers: list[Buffer] = []
     offset, start = chunk.base_offset, 0
     for info in chunk.batches:
-        size, delta = info.size_bytes, info.last_offset_delta
-        if size < BATCH_OVERHEAD_BYTES or _SIZE_AND_DELTA.unpack_from(data, start + LENGTH_AT) != (
-            size - LENGTH_END,
-            delta,
-        ):
+        head = _new_head(data, start, info, offset, leader_epoch)
+        if head is None:
             raise AppendError(_NOT_NAMED.format(name))
-        buffers.append(_HEAD.pack(offset, size - LENGTH_END, leader_epoch))
-        buffers.append(data[start + _HEAD.size : start + size])
+        size = info.size_bytes
+        buffers += (head, data[start + _HEAD.size : start + size])
         start += size
-        offset += delta + 1
+        offset += info.last_offset_delta + 1
     return buffers

@@ -452,20 +452,25 @@ class LogDirectory:
 
     def _write_checkpoints(self, high_watermarks: Mapping[PartitionKey, int]) -> None:
         self._high_watermarks.update(high_watermarks)
-        self._log_starts.update({key: log.log_start_offset for key, log in self._logs.items()})
-        self._recovery_points.update({key: log.recovery_point for key, log in self._logs.items()})
         self._write_changed(
             {
                 HIGH_WATERMARKS: self._high_watermarks,
-                LOG_STARTS: self._log_starts,
-                RECOVERY_POINTS: self._recovery_points,
+                LOG_STARTS: self._log_starts_now(),
+                RECOVERY_POINTS: self._recovery_points_now(),
             }
         )
 
+    def _log_starts_now(self) -> Mapping[PartitionKey, int]:
+        self._log_starts.update({key: log.log_start_offset for key, log in self._logs.items()})
+        return self._log_starts
+
+    def _recovery_points_now(self) -> Mapping[PartitionKey, int]:
+        self._recovery_points.update({key: log.recovery_point for key, log in self._logs.items()})
+        return self._recovery_points
+
     def _write_log_starts(self) -> None:
         with self._lock:
-            self._log_starts.update({key: log.log_start_offset for key, log in self._logs.items()})
-            self._write_changed({LOG_STARTS: self._log_starts})
+            self._write_changed({LOG_STARTS: self._log_starts_now()})
 
     def _write_cleaned(self) -> None:
         """Store which logs may lack offsets, and up to where each is compacted."""
@@ -476,8 +481,7 @@ class LogDirectory:
 
     def _write_recovery_points(self) -> None:
         with self._lock:
-            self._recovery_points.update({key: log.recovery_point for key, log in self._logs.items()})
-            self._write_changed({RECOVERY_POINTS: self._recovery_points})
+            self._write_changed({RECOVERY_POINTS: self._recovery_points_now()})
 
     def _write_changed(self, checkpoints: Mapping[str, Mapping[PartitionKey, int]]) -> None:
         """Write those that say something else than their files.

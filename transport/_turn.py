@@ -23,17 +23,16 @@ class Sends(Protocol):
 class Turn:
     """That of an event loop, see `turn`; used as a context manager without an await inside, and may be nested."""
 
-    __slots__ = ("_depth", "is_open", "noted")
+    __slots__ = ("_depth", "_noted", "is_open")
 
     def __init__(self) -> None:
         self.is_open = False
         self._depth = 0
-        self.noted: dict[Sends, None] = {}
-        """Who is flushed at the end; anybody may add itself."""
+        self._noted: dict[Sends, None] = {}
 
     def note(self, who: Sends) -> None:
         """Have it flushed at the end."""
-        self.noted[who] = None
+        self._noted[who] = None
 
     def __enter__(self) -> Self:
         self._depth += 1
@@ -47,8 +46,8 @@ class Turn:
         if self._depth:
             return
         self.is_open = False
-        if self.noted:
-            noted, self.noted = self.noted, {}
+        if self._noted:
+            noted, self._noted = self._noted, {}
             for who in noted:
                 who.flush()
 

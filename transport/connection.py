@@ -330,7 +330,7 @@ class Connection:
             for frame in frames:
                 session.receive(frame, now)
             if session.outbox:
-                self._turn.noted[self] = None
+                self._turn.note(self)
         if self._idle is not None:
             self._check_idle()
 
@@ -391,7 +391,7 @@ class Connection:
     def queued(self) -> None:
         """Something may be in the outbox: it is sent at the end of the turn that is under way, or soon."""
         if self._turn.is_open:
-            self._turn.noted[self] = None
+            self._turn.note(self)
             return
         self._check_relieved()
         if self._session.outbox:

@@ -105,7 +105,7 @@ class Call:
 
 
 Told = Call | AppendWork
-"""An append that was done is told of as it is."""
+"""An append that has been done needs no `Call`: it has the same three fields."""
 
 _chunk_of = attrgetter("chunk")
 
@@ -243,21 +243,10 @@ class LogWriter:
 
     def _append_alone(self, work: Work | _Resume | None) -> bool:
         """The common case: a single append, and nothing to be done before it. False: it is something else."""
-        if not isinstance(work, AppendWork):
+        if not isinstance(work, AppendWork) or work.lane.held is not None:
             return False
-        lane = work.lane
-        if lane.held is not None or lane.broken:
-            return False
-        told: list[Told] = [work]
-        self._count += 1
-        self.under_way = self._count
-        try:
-            lane.log.append((work.chunk,))  # type: ignore[union-attr]  # there is one, or nothing is appended
-        except StorageError as error:
-            told[0] = Call(lane, work.dropped, work.dropped)
-            self._fail(lane, error, told)
-        finally:
-            self.under_way = 0
+        told: list[Told] = []
+        self._append_run(work.lane, [work], told)
         self._done.append((told, 1))
         return True
 

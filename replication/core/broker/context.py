@@ -19,6 +19,7 @@ from ..transaction import Transaction
 from ..types import PartitionId
 from .effects import Effect, Job
 from .ports import BatchPort, LogPort, NoBatches
+from .throttle import UNLIMITED
 from .timers import Timers
 
 
@@ -44,7 +45,7 @@ class BrokerSettings:
     """A node that registers again within this time was alive when it was judged silent."""
     unclean_recovery_timeout: float = 2.0
     """How long an unclean election waits for replicas to report their logs (KIP-966)."""
-    follower_replication_throttled_rate: int = 2**63 - 1
+    follower_replication_throttled_rate: int = UNLIMITED
     fetch_max_bytes: int = 55 << 20
     """Maximum bytes of batches in one answer, except for the first batch."""
     max_fetch_sessions: int = 1000
@@ -58,7 +59,7 @@ class BrokerSettings:
     may hold a file open until they are sent."""
     told_at_a_time: int = 100
     """Number of replicas that receive a reading of the store before the driver yields."""
-    leader_replication_throttled_rate: int = 2**63 - 1
+    leader_replication_throttled_rate: int = UNLIMITED
     """Limit in bytes a second for replicas that a reassignment adds (KIP-73)."""
 
     @property

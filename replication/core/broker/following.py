@@ -13,12 +13,11 @@ trusted. A damaged batch affects only its partition, which pauses and asks again
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 from typing import TYPE_CHECKING
 
 from .. import messages as m
 from ..errors import ErrorCode, code_of
-from ..making import maker
+from ..making import maker, named
 from ..partition import effects as partition_fx
 from ..partition import events as partition_ev
 from ..types import PartitionId
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 _answer, _named = maker(partition_ev.Fetched), maker(m.FetchPartition)
 _request = maker(m.FetchRequest)
-_partition_id = partial(tuple.__new__, PartitionId)
 
 SETTLE_TIMEOUT = 0.02
 """Seconds for which a fetch waits for the appends of the previous one, so that it includes their partitions."""
@@ -87,7 +85,7 @@ class Following:
             refused = self.refused.get(partition, 0)
             if refused > 1:
                 pause = max(pause, min(pause * 2 ** (refused - 1), LONGEST_PAUSE))
-        if self.throttle.rate < UNLIMITED and self.is_throttled(partition):
+        if self.is_throttled(partition):
             pause = max(pause, self.throttle.pause(ctx.now))
         if pause:
             leader.want_later(partition, effect, ctx.now + pause)
@@ -121,7 +119,9 @@ class Following:
     # For leaders
 
     def is_throttled(self, partition: PartitionId) -> bool:
-        """Whether a reassignment adds this node to the partition, and it has not caught up yet (KIP-73)."""
+        """Whether a limit applies: a reassignment adds this node, which has not caught up yet (KIP-73)."""
+        if self.throttle.rate >= UNLIMITED:
+            return False
         versioned = self._ctx.view.partitions.get(partition)
         me = self._ctx.node_id
         return versioned is not None and me in versioned.record.adding and me not in versioned.record.isr
@@ -298,8 +298,7 @@ class _Leader:
             # Without a session there is nothing to confirm, and immediate answers would make it ask in a tight
             # loop.
             wait = settings.replica_fetch_backoff if self.session.is_refused else 0.0
-        most = settings.replica_fetch_max_bytes * (HANDED_OVER if handed_over else 1)
-        limited, damaged = owner.throttle.rate < UNLIMITED, owner.damaged
+        damaged = owner.damaged
         partitions = []
         for partition, want in told.questions.items():
             topic, number = partition
@@ -308,7 +307,7 @@ class _Leader:
                     topic=topic,
                     partition=number,
                     fetch_offset=want.fetch_offset,
-                    max_bytes=owner.fetch_size(partition, handed_over=handed_over) if limited else most,
+                    max_bytes=owner.fetch_size(partition, handed_over=handed_over),
                     leader_epoch=want.leader_epoch,
                     last_fetched_epoch=want.last_fetched_epoch,
                     high_watermark=want.high_watermark,
@@ -375,7 +374,7 @@ class _Leader:
         self._question = 0
         self._read(message, payload)
         if self.session.open:
-            # Else whoever asks next says so.
+            # If no question is open, the replica that asks the next one calls `changed`.
             self._owner.changed(self)
 
     def _read(self, message: m.FetchResponse, payload: Payload) -> None:
@@ -401,7 +400,6 @@ class _Leader:
     def _take(self, session_id: int, places: _Places, payload: Payload) -> None:
         """Pass the answers to their replicas; all other questions stay open at the leader."""
         asked = self.session.answered(session_id, places)
-        limited = self._owner.throttle.rate < UNLIMITED
         for partition, (result, position) in places.items():
             want = asked.get(partition)
             if want is None:
@@ -410,7 +408,7 @@ class _Leader:
                 self._owner.refused[partition] = min(self._owner.refused.get(partition, 0) + 1, 10)
             elif self._owner.refused:
                 self._owner.refused.pop(partition, None)
-            if limited and self._owner.is_throttled(partition):
+            if self._owner.is_throttled(partition):
                 self._owner.throttle.took(result.size, self._ctx.now)
             batches: Batches | None = None
             if result.size:
@@ -441,7 +439,7 @@ def _places(answer: m.FetchResponse, payload_size: int) -> _Places | None:
     for result in answer.partitions:
         if result.size < 0 or position + result.size > payload_size:
             return None
-        places[_partition_id((result.topic, result.partition))] = result, position
+        places[named(PartitionId, (result.topic, result.partition))] = result, position
         position += result.size
     return places
 

@@ -42,7 +42,6 @@ class Loading:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._waiting: dict[PartitionId, deque[_Waiting]] = {}
-        self._count = 0
 
     def __bool__(self) -> bool:
         """Whether any request waits."""
@@ -57,9 +56,8 @@ class Loading:
 
         False, and it is not called: too many wait already.
         """
-        if self._count >= MOST:
+        if sum(map(len, self._waiting.values())) >= MOST:
             return False
-        self._count += 1
         waiting = _Waiting(ask)
         self._waiting.setdefault(partition, deque()).append(waiting)
         until = min(deadline, self._context.now + PATIENCE)
@@ -70,7 +68,6 @@ class Loading:
         """Ask for all whose shard is loaded now, or is another node's."""
         for partition in [each for each in self._waiting if not is_loading(each)]:
             released = self._waiting.pop(partition)
-            self._count -= len(released)
             for waiting in released:
                 if waiting.timer is not None:
                     waiting.timer.cancel()
@@ -81,7 +78,6 @@ class Loading:
         waiting.timer = None
         left = self._waiting[partition]
         left.remove(waiting)
-        self._count -= 1
         if not left:
             del self._waiting[partition]
         waiting.ask()

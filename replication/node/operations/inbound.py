@@ -39,10 +39,12 @@ class Inbound(ABC):
         connection: Hashable,
         counters: Counters,
         now: Callable[[], float],
+        arrived: float | None = None,
     ) -> None:
+        """arrived: the time, by `now`; None: it is now."""
         self._now = now
         self._counters = counters
-        self._arrived = now()
+        self._arrived = now() if arrived is None else arrived
         self.kind = kind
         self.message: Any = message
         self.payload = payload
@@ -98,17 +100,9 @@ class TransportInbound(Inbound):
     def __init__(
         self, request: Request, message: object, counters: Counters, now: Callable[[], float]
     ) -> None:
-        # Every field here, not by the base: each message of a link makes one of these.
-        self._now = now
-        self._counters = counters
-        self._arrived = request.arrived
-        self.kind = request.kind
-        self.message = message
-        self.payload = request.payload
-        self.connection = request.connection
-        self.throttle_ms = 0
-        self.is_answered = False
-        self.has_waited = False
+        super().__init__(
+            request.kind, message, request.payload, request.connection, counters, now, request.arrived
+        )
         self._request = request
 
     @property
