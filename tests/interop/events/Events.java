@@ -118,6 +118,7 @@ public class Events {
     /** What the callbacks of a producer are told, in their order. */
     static List<Object> write(KafkaProducer<String, String> producer, String topic, int partition, String... values) {
         List<Object> heard = Collections.synchronizedList(new ArrayList<>());
+        List<Runnable> later = new ArrayList<>();
         for (String value : values) {
             AtomicBoolean isTold = new AtomicBoolean();
             Object refused = outcome(() -> {
@@ -129,9 +130,12 @@ public class Events {
                 return null;
             });
             // It is chance whether a producer id is refused before `send`, which then raises the same error as well.
-            if (!refused.equals("ok") && !isTold.get()) heard.add(List.of("send raises", refused));
+            // The callback may come after that.
+            if (!refused.equals("ok"))
+                later.add(() -> { if (!isTold.get()) heard.add(List.of("send raises", refused)); });
         }
         producer.flush();
+        later.forEach(Runnable::run);
         return heard;
     }
 
