@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import attrs
+import pytest
 
 from .mechanical.__main__ import tried_before
 from .mechanical.explained import explained
@@ -118,6 +119,53 @@ site = sites(REPLICATION, "core")[0]
 reach = Reach({site.file: {site.line: [sys.argv[1]]}}, {sys.argv[1]: 1.0})
 print(attempt(site, 1.0, reach, simulate=False).verdict)
 """
+
+
+WAITS_WITH_A_PROCESS = """
+import os, subprocess
+
+def test_that_waits_for_its_process():
+    sleeper = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    os.write({told}, b"%d" % sleeper.pid)
+    os.close({told})
+    sleeper.wait()
+"""
+
+WHOLE_RUN = """
+import re, sys
+from tests.mutants.mechanical import __main__ as command
+from tests.mutants.mechanical.operators import sites
+from tests.mutants.mechanical.reach import REPLICATION, Reach
+
+site, test = sites(REPLICATION, "core")[0], sys.argv[1]
+command.measure = lambda rooms: Reach({site.file: {site.line: [test]}}, {test: 60.0})
+sys.argv[1:] = ["--rooms", "core", "--only", f"^{re.escape(site.id)}$", "--tests-only"]
+sys.exit(command.main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_the_processes_of_a_trial_end_with_the_run_that_a_signal_ends(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    test = tmp_path / "test_waiting.py"
+    hears, told = os.pipe()
+    test.write_text(WAITS_WITH_A_PROCESS.format(told=told))
+    run = subprocess.Popen([sys.executable, "-c", WHOLE_RUN, str(test)], cwd=ROOT, pass_fds=(told,))
+    os.close(told)
+    sleeper = -1
+    try:
+        sleeper = int(os.read(hears, 20))
+        run.send_signal(number)
+        assert run.wait(timeout=60) == (-number if number == signal.SIGINT else 128 + number)
+        assert not Path(f"/proc/{sleeper}").exists()
+    finally:
+        os.close(hears)
+        run.kill()
+        run.wait()
+        if sleeper > 0:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(sleeper, signal.SIGKILL)
 
 
 def test_the_processes_of_a_trial_end_with_it_if_a_signal_ends_it(tmp_path: Path) -> None:

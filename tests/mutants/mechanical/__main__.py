@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from . import orphans
 from .explained import explained
 from .operators import Site, sites
 from .reach import REPLICATION, ROOMS, measure, room_of, warm_up
@@ -27,6 +28,11 @@ def main() -> int:
     if chosen.list:
         print("\n".join(site.id for site in everything))
         return 0
+    with orphans.ended():
+        return _try(everything, chosen)
+
+
+def _try(everything: list[Site], chosen: argparse.Namespace) -> int:
     known = explained()
     picked = _pick(everything, chosen)
     before = {} if chosen.results is None else tried_before(chosen.results, picked, chosen)

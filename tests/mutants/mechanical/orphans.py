@@ -1,4 +1,7 @@
-"""The processes that a trial leaves behind: a trial that is ended by a signal cannot end its nodes itself."""
+"""The processes that a trial leaves behind: one that is ended by a signal cannot end its nodes itself.
+
+Nor can the run that they belong to, so it turns the signals that ask it to end into an exit.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,35 @@ import contextlib
 import ctypes
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+_ASKED_TO_END = (signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def ended() -> Iterator[None]:
+    """While this is open, no process that this one starts outlives it, except if SIGKILL ends this one."""
+    adopt()
+    before = {number: signal.signal(number, _leave) for number in _ASKED_TO_END}
+    try:
+        yield
+    finally:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+        end()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def by_default() -> None:
+    """A forked process is ended by a signal at once; its parent ends the others."""
+    for number in _ASKED_TO_END:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def adopt() -> None:
@@ -30,6 +59,10 @@ def end() -> int:
                 os.waitpid(child, 0)
             ended += 1
     return ended
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def _children() -> list[int]:

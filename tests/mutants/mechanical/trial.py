@@ -87,6 +87,7 @@ def digest(site: Site) -> str:
 
 
 def _in_child(site: Site, seconds: float, reach: Reach, simulate: bool) -> int:
+    orphans.by_default()
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
