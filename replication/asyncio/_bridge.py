@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from .._portal import JOIN_SECONDS, Portal, close_at_exit, closed
+from ..client import ClosedError
 from ..client import _arguments as given
 
 T = TypeVar("T")
@@ -45,6 +46,8 @@ class Bridge(Generic[T]):
 
     close_seconds: float | None = JOIN_SECONDS
     """How long leaving the block may take."""
+    _not_open: type[Exception] = ClosedError
+    """Raised by what needs the block to be entered."""
 
     def __init__(self, portal: Callable[[], Portal[T]]) -> None:
         self._make = portal
@@ -53,7 +56,9 @@ class Bridge(Generic[T]):
     @property
     def _portal(self) -> Portal[T]:
         if self._opened is None:
-            raise RuntimeError(f"the {type(self).__name__} is not open; use it inside its `async with` block")
+            raise self._not_open(
+                f"the {type(self).__name__} is not open; use it inside its `async with` block"
+            )
         return self._opened
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from ..node import Node as TrioNode
-from ..node import NodeSettings
+from ..node import NodeSettings, NodeStoppedError
 from ..node.blocking import NodeFacts, close_seconds, node_portal
 from ._bridge import Bridge, done
 
@@ -23,6 +23,8 @@ class Node(NodeFacts, Bridge[TrioNode]):
       NodeError: It cannot start; see `insync.replication.Node`. When the block is left: it had failed, or could not
         be stopped cleanly.
     """
+
+    _not_open = NodeStoppedError
 
     def __init__(self, settings: NodeSettings, *, own_process: bool = False) -> None:
         self.settings = settings

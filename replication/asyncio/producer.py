@@ -231,7 +231,8 @@ class Producer(Bridge[TrioProducer]):
 
     async def begin(self) -> None:
         """Begin a transaction; raises `TransactionStateError` if one is open."""
-        await self._call(lambda: self._held.intake.begin())
+        intake = self._held.intake
+        await self._call(intake.begin, undo=lambda _: intake.unbegin())
 
     async def commit(self) -> None:
         """Send what waits, and commit the open transaction; raises what `transaction` does."""

@@ -238,7 +238,8 @@ class BlockingProducer(BlockingClient[Producer]):
 
     def begin(self) -> None:
         """Begin a transaction; raises `TransactionStateError` if one is open."""
-        self._portal.call(lambda: self._held.intake.begin())
+        intake = self._held.intake
+        self._portal.call(intake.begin, undo=lambda _: intake.unbegin())
 
     def commit(self) -> None:
         """Send what waits, and commit the open transaction; raises what `Producer.transaction` raises."""

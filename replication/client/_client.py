@@ -35,7 +35,9 @@ class Client(ABC):
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
         if self._says_goodbye:
-            self._nursery = await self._nursery.start(_shielded)
+            # Whoever is cancelled already would wait forever: `start` leaves the task where it is then.
+            with trio.CancelScope(shield=True):
+                self._nursery = await self._nursery.start(_shielded)
         self._cluster = Cluster(self._bootstrap, self._client_settings, self._nursery, self._security)
         self._nursery.start_soon(self._cluster.run)
         try:

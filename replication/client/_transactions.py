@@ -84,7 +84,8 @@ class Transactions:
         """Something of the transaction certainly is not, or may not be, in its partition."""
         if self._machine.phase is not Phase.OPEN:
             return
-        self._failure = error
+        # What an abort drops fails because of the abort, which is known already.
+        self._failure = self._failure or error
         self._machine.failed()
         self._bar()
 
@@ -114,8 +115,17 @@ class Transactions:
         """See `Producer.begin`."""
         self._check("begin", Phase.READY)
         self._machine.begin()
+        self._failure = None
         self._sender.begin_transaction(ProducerIdentity(*self._machine.ids))
         self._bar()
+
+    def unbegin(self) -> None:
+        """Nobody was told of the open transaction. One in which somebody has sent something stays."""
+        sender = self._sender
+        is_empty = not (self._machine.is_used or sender.has_sent or sender.accumulator.pending)
+        if self._machine.phase is Phase.OPEN and is_empty:
+            self._machine.end(False)
+            self._bar()
 
     async def commit(self) -> None:
         """See `Producer.commit`."""
@@ -138,6 +148,8 @@ class Transactions:
             self._sender.give_up_transaction(self._sender.barred)
             # What is in flight: its epoch must not be another one's before it has come to rest.
             await self._sender.settle_all()
+            # Another task, which waited for the same, may have gone on first.
+            self._check("abort", Phase.OPEN, Phase.ABORTABLE, Phase.ABORTING)
         await self._end(committed=False)
 
     async def _end(self, *, committed: bool) -> None:
@@ -145,6 +157,7 @@ class Transactions:
         self._bar()
         if request is None:
             return
+        asked = self._machine.ids, self._machine.phase
         call = "commit" if committed else "abort"
         try:
             answer = await self._coordinators.ask(
@@ -152,6 +165,11 @@ class Transactions:
             )
         except RequestTimeoutError as error:
             raise TransactionOutcomeUnknownError(f"{error}; call `{call}` again") from error
+        if (self._machine.ids, self._machine.phase) != asked:
+            # Another task has asked the same, and heard the outcome first.
+            if answer.error != ErrorCode.NONE:
+                raise error_for(answer.error, self._thing, answer.message)
+            return
         ended = self._machine.ended(committed, answer)
         if ended is Ended.REFUSED:
             self._failure = error_for(answer.error, self._thing, answer.message)

@@ -456,9 +456,13 @@ class Intake:
         return await self._producer._send_many(topic, *arguments)
 
     async def begin(self) -> None:
-        """Like `Producer.begin`."""
+        """Like `Producer.begin`. If cancelled, no transaction is open."""
+        await trio.lowlevel.checkpoint_if_cancelled()
         self._producer.begin()
-        await trio.lowlevel.checkpoint()
+
+    def unbegin(self) -> None:
+        """Nobody was told of the transaction that `begin` has opened."""
+        self._producer._with_transactions().unbegin()
 
     async def leave(self) -> None:
         """An error has left the block of a transaction: abort it if possible, within `max_block_ms`."""

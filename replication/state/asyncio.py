@@ -16,6 +16,7 @@ from . import handle as _handle
 from . import replica as _replica
 from ._copy import Change
 from ._faces import CopyFacts, ElectionFacts, Held, awaited, awaited_plain, portal
+from .errors import StateClosedError
 from .machine import StateMachine
 from .objects import ReplicatedObject
 from .settings import StateSettings
@@ -24,6 +25,7 @@ from .shards import Shards
 
 class _Face(CopyFacts, Bridge[Any]):
     close_seconds = 15.0
+    _not_open = StateClosedError
 
     def __init__(self, make: Callable[[], Any]) -> None:
         super().__init__(lambda: portal(make))

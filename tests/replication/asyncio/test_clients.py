@@ -9,14 +9,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
 import insync.replication.asyncio as bridge
-from insync.replication import client
-from insync.replication.asyncio import Admin, Consumer, Delivery, Producer
+from insync.replication import NodeSettings, client
+from insync.replication.asyncio import Admin, Consumer, Delivery, Node, Producer
 from insync.replication.client import (
     BootstrapError,
     BufferFullError,
@@ -29,6 +30,9 @@ from insync.replication.client import (
 from insync.replication.client._handover import HandedOver
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
+from insync.replication.node import NodeStoppedError
+from insync.replication.state import StateClosedError
+from insync.replication.state.asyncio import ReplicatedDict
 
 from ..client.faults import answer_when, drop, fail_with
 from ..client.test_transactions import Script
@@ -82,7 +86,7 @@ def test_what_is_sent_is_acknowledged_and_read(threaded: ThreadedCluster) -> Non
     asyncio.run(main())
 
 
-def test_errors_come_to_whoever_asked(threaded: ThreadedCluster) -> None:
+def test_errors_come_to_whoever_asked(threaded: ThreadedCluster, tmp_path: Path) -> None:
     async def main() -> None:
         async with Producer(threaded.urls, max_request_size=1000, value_serializer=bytes) as producer:
             with pytest.raises(UnknownTopicError):
@@ -102,8 +106,12 @@ def test_errors_come_to_whoever_asked(threaded: ThreadedCluster) -> None:
         with pytest.raises(BootstrapError, match=r"127\.0\.0\.1:1"):
             async with Admin("127.0.0.1:1"):
                 pass
-        with pytest.raises(RuntimeError, match="not open"):
+        with pytest.raises(ClosedError, match="not open"):
             await Consumer(threaded.urls).poll()
+        with pytest.raises(NodeStoppedError, match="not open"):
+            await Node(NodeSettings(node_id=1, data_dir=tmp_path, store="memory://unused")).wait()
+        with pytest.raises(StateClosedError, match="not open"):
+            await ReplicatedDict.open(threaded.urls, "t").get("a")
 
     asyncio.run(main())
 
@@ -336,3 +344,27 @@ def test_all_three_do_the_same(name: str) -> None:
             theirs = [each for each in inspect.signature(others[method]).parameters if each != "timeout"]
             assert theirs == ours, (other, method)
             assert others[method].__doc__, (other, method)
+
+
+def test_a_transaction_that_is_cancelled_while_it_begins_is_not_open(threaded: ThreadedCluster) -> None:
+    """Now before it has begun, now after that and before its caller has heard of it."""
+    Script(threaded.cluster)
+
+    async def main() -> None:
+        async with Producer(threaded.urls, transactional_id="etl") as producer:
+
+            async def begin() -> None:
+                async with producer.transaction():
+                    pass
+
+            for n in range(100):
+                task = asyncio.create_task(begin())
+                await asyncio.sleep(0)
+                time.sleep(0.0001 * (n % 8))  # noqa: ASYNC251 - the loop is to hear of it late
+                task.cancel()
+                await asyncio.wait([task])
+                async with producer.transaction():
+                    await producer.send("t", b"x")
+
+    asyncio.run(main())
+    assert threaded.cluster.topics["t"][0].end == 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ import trio.testing
 
 from insync.replication import wire
 from insync.replication.client import (
+    Admin,
     ClientError,
     ClosedError,
+    Consumer,
     InvalidArgumentError,
     InvalidSettingError,
     Producer,
@@ -32,6 +35,31 @@ from .fake_cluster import FakeNode, fake_cluster
 from .faults import answer_when, fail_with
 from .patience import PATIENCE
 from .test_transactions import MEMBER, READ, SILENCE, Clock, Script, at_work, batches, ends, epochs
+
+
+class _Steps(trio.abc.Instrument):
+    """Cancels when this task has taken so many steps."""
+
+    def __init__(self, scope: trio.CancelScope, left: int) -> None:
+        self._task = trio.lowlevel.current_task()
+        self._scope = scope
+        self._left = left
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        if task is self._task:
+            self._left -= 1
+            if self._left == 0:
+                self._scope.cancel()
+                trio.lowlevel.remove_instrument(self)
+
+
+def cancel_after(scope: trio.CancelScope, steps: int) -> None:
+    """Cancel when this task has gone on so many times; 0: now."""
+    if steps == 0:
+        scope.cancel()
+    else:
+        trio.lowlevel.add_instrument(_Steps(scope, steps))
+
 
 SMALL = {"buffer_memory": 1_000, "linger_ms": 60_000}
 LARGE = b"x" * 600
@@ -147,12 +175,113 @@ async def test_a_send_says_why_it_cannot_be_now(autojump_clock: Clock) -> None:
         assert cluster.topics["t"][0].values() == [b"x", b"x"]
 
 
+@pytest.mark.parametrize("make", [Producer.commit, Producer.abort])
+async def test_two_tasks_end_one_transaction(autojump_clock: Clock, make: Callable[[Producer], Any]) -> None:
+    """Only one of them can; and what it is told ends no other transaction."""
+    async with at_work(linger_ms=0) as (cluster, script, producer):
+        told: list[str] = []
+
+        async def end(how: Callable[[Producer], Any]) -> None:
+            try:
+                await how(producer)
+            except (TransactionStateError, TransactionAbortableError) as error:
+                told.append(str(error))
+
+        for others in (Producer.commit, Producer.abort) * 10:
+            answered = trio.Event()
+            cluster.nodes[0].script(m.Kind.PRODUCE, answer_when(answered))
+            producer.begin()
+            await producer.send("t", b"x")
+            async with trio.open_nursery() as ending:
+                ending.start_soon(end, make)
+                ending.start_soon(end, others)
+                await trio.testing.wait_all_tasks_blocked()
+                answered.set()
+        assert all("cannot be called now" in each or "being aborted" in each for each in told)
+        async with producer.transaction():
+            await producer.send("t", b"y")
+        assert ends(script)[-1][1]
+        assert cluster.topics["t"][0].values()[-1] == b"y"
+
+
+async def test_an_outcome_that_two_tasks_ask_for_ends_no_later_transaction(autojump_clock: Clock) -> None:
+    async with at_work(linger_ms=0) as (cluster, script, producer), trio.open_nursery() as nursery:
+        answered, late = trio.Event(), trio.Event()
+        waiting = iter((answered, late))
+
+        def handle(node: FakeNode, request: Any) -> bool:
+            async def later(told: trio.Event) -> None:
+                await told.wait()
+                script.handle(node, request)
+
+            told = next(waiting, None) if request.kind == m.Kind.END_TXN else None
+            if told is None:
+                return script.handle(node, request)
+            cluster.nursery.start_soon(later, told)
+            return True
+
+        cluster.chaos = handle
+        producer.begin()
+        await producer.send("t", b"x")
+        for _ in range(2):
+            nursery.start_soon(producer.commit)
+            await trio.testing.wait_all_tasks_blocked()
+        answered.set()
+        await trio.testing.wait_all_tasks_blocked()
+        async with producer.transaction():
+            await producer.send("t", b"y")
+            late.set()
+            await trio.testing.wait_all_tasks_blocked()
+            await producer.send("t", b"z")
+        assert cluster.topics["t"][0].values() == [b"x", b"y", b"z"]
+
+
 async def test_what_an_abort_drops_is_told_so(autojump_clock: Clock) -> None:
     async with at_work(linger_ms=60_000) as (_, _, producer):
         producer.begin()
         delivery = await producer.send("t", b"x")
         await producer.abort()
+        assert str(delivery.error).count("the transaction has failed") == 1
         assert "the transaction is being aborted" in str(delivery.error)
+
+
+async def test_a_commit_behind_a_cancelled_abort_says_so_once(autojump_clock: Clock) -> None:
+    async with at_work(linger_ms=60_000) as (_, _, producer):
+        producer.begin()
+        delivery = await producer.send("t", b"x")
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await producer.abort()
+        with pytest.raises(TransactionAbortableError, match="being aborted") as told:
+            await producer.commit()
+        assert str(told.value).count("the transaction has failed") == 1
+        assert delivery.error is not None
+        await producer.abort()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda urls: Producer(urls, transactional_id="etl"),
+        lambda urls: Consumer(urls, group_id="g"),
+        lambda urls: Producer(urls),
+        Consumer,
+        Admin,
+    ],
+)
+async def test_an_opening_that_is_cancelled_ends_wherever_it_is(make: Callable[[list[str]], Any]) -> None:
+    """At its first step, and at each later one."""
+    async with fake_cluster(1, t=1) as cluster:
+        Script(cluster)
+        opened = 0
+        for steps in range(100):
+            with trio.CancelScope() as scope:
+                cancel_after(scope, steps)
+                async with make(cluster.urls):
+                    opened += 1
+            if opened > 1:
+                break
+        assert opened > 1 and steps > 1
 
 
 async def test_the_first_failure_is_the_one_that_is_told(autojump_clock: Clock) -> None:
