@@ -29,6 +29,7 @@ from insync.transport import (
 from insync.transport._kit import FileSlice, file_of
 from insync.transport._native import ffi, lib
 from insync.transport.sockets import SocketStream
+from tests.processes import kept_address
 from tests.requires import missing
 
 CONTENT = random.Random(1).randbytes(1 << 20)
@@ -124,16 +125,15 @@ async def test_nobody_connects_to_himself(monkeypatch):
 
     class SamePort(plain):
         def connect_ex(self, address):
+            self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self.bind(address)
             return super().connect_ex(address)
 
-    with plain(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    monkeypatch.setattr("insync.plugins.tcp._transport.socket.socket", SamePort)
     transport = TcpTransport()
-    with pytest.raises(ConnectError, match="refused"):
-        await transport.connect(transport.parse(URL.parse(f"tcp://127.0.0.1:{port}")))
+    with kept_address() as url:
+        monkeypatch.setattr("insync.plugins.tcp._transport.socket.socket", SamePort)
+        with pytest.raises(ConnectError, match="refused"):
+            await transport.connect(transport.parse(URL.parse(url)))
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from functools import partial
 
 import pytest
@@ -20,39 +19,33 @@ from insync.replication.client import (
 )
 from insync.replication.core.messages import Kind
 from insync.transport import Identity, Limits, serve
+from tests.processes import kept_address
 
 from .fake_cluster import CLUSTER_ID, FakeCluster, FakeNode, fake_cluster
 
 
-def unused_port() -> int:
-    """One at which nobody listens; it stays bound, so that nobody else gets it, until a node takes it over."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
 async def test_a_node_that_is_about_to_listen_is_found():
-    url = f"tcp://127.0.0.1:{unused_port()}"
-    async with trio.open_nursery() as nursery:
-        cluster = FakeCluster(nursery)
-        node = FakeNode(cluster, 0, url)
-        cluster.nodes.append(node)
+    with kept_address() as url:
+        async with trio.open_nursery() as nursery:
+            cluster = FakeCluster(nursery)
+            node = FakeNode(cluster, 0, url)
+            cluster.nodes.append(node)
 
-        async def open_it() -> None:
-            async with Consumer([url]):
-                nursery.cancel_scope.cancel()
+            async def open_it() -> None:
+                async with Consumer([url]):
+                    nursery.cancel_scope.cancel()
 
-        with trio.fail_after(10):
-            nursery.start_soon(open_it)
-            await trio.testing.wait_all_tasks_blocked(0.02)
-            await node.start()
-            await trio.sleep_forever()
+            with trio.fail_after(30):
+                nursery.start_soon(open_it)
+                await trio.testing.wait_all_tasks_blocked(0.02)
+                await node.start()
+                await trio.sleep_forever()
     assert node.seen[Kind.METADATA] == 1
 
 
 async def test_where_nobody_listens_that_is_told_soon():
-    url = f"tcp://127.0.0.1:{unused_port()}"
     with (
+        kept_address() as url,
         trio.fail_after(3),
         pytest.raises(BootstrapError, match=r"no node could be reached; is one running\?"),
     ):
