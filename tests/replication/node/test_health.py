@@ -110,13 +110,14 @@ async def test_a_log_directory_that_fails_makes_a_node_unready_until_it_is_resta
         await produce(node.endpoints, "t", [b"x"] * 40)
         bad = tmp_path / ("1-a" if (tmp_path / "1-a" / "t-0").exists() else "1-b")
         device.refuse(bad, errno.EIO)
-        with trio.move_on_after(1):
-            await produce(node.endpoints, "t", [b"x"] * 40)
 
         async def noticed() -> bool:
             return "log_directories" in await failing(node)
 
-        await until(noticed)
+        async with trio.open_nursery() as producing:
+            producing.start_soon(produce, node.endpoints, "t", [b"x"] * 40)
+            await until(noticed)
+            producing.cancel_scope.cancel()
         wrong = await failing(node)
         assert wrong["log_directories"].startswith(f"{bad} is offline:") and "Input/output" in str(wrong)
         assert "1 partition cannot be used here: t-0" in wrong["logs"]
