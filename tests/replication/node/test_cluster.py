@@ -22,7 +22,7 @@ def settings(folder: Path, node_id: int, **options: object) -> NodeSettings:
     )
 
 
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 60.0) -> None:
     """Ask again and again, at the pace of the answers."""
     with trio.fail_after(seconds):
         while not await condition():
@@ -60,7 +60,7 @@ async def consume(servers: list[str], topic: str, partitions: int, count: int) -
     async with Consumer(servers, auto_offset_reset="earliest") as consumer:
         consumer.assign([(topic, partition) for partition in range(partitions)])
         found: list[bytes] = []
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while len(found) < count:
                 found += [record.value or b"" for record in await consumer.poll(timeout_ms=200)]
         return found
