@@ -20,7 +20,9 @@ def metadata(position: tuple[int, int] = (1, 1), **config: str) -> KafkaMetadata
     )
 
 
-def folder(node_id: int, directory: str, *, cluster: str = "c", topic_id: str = ID) -> AdoptedFolder:
+def folder(
+    node_id: int, directory: str, *, cluster: str = "c", topic_id: str = ID, **config: str
+) -> AdoptedFolder:
     log = FoundLog(
         topic="t", partition=0, topic_id=topic_id, log_start_offset=0, log_end_offset=5, epochs=((3, 0),)
     )
@@ -36,7 +38,7 @@ def folder(node_id: int, directory: str, *, cluster: str = "c", topic_id: str = 
         logs=(log,),
     )
     return AdoptedFolder(
-        source=f"/{directory}", folder=found, metadata=metadata(), open_transactions=(), settings={}
+        source=f"/{directory}", folder=found, metadata=metadata(**config), open_transactions=(), settings={}
     )
 
 
@@ -78,3 +80,20 @@ def test_folders_that_fit_are_planned_and_others_are_named() -> None:
     ):
         with pytest.raises(AdoptionError, match=said):
             plan(wrong, "secret")
+
+
+def test_settings_that_change_nothing_are_told_and_those_that_cannot_be_kept_refuse_the_topic() -> None:
+    """Whoever reads that a setting is refused can remove it in Kafka; one that is dropped silently is lost."""
+
+    def planned(**config: str) -> tuple[str, ...]:
+        return plan((folder(1, "a", **config), folder(2, "b", **config)), "secret").without_effect
+
+    assert planned(preallocate="true") == ("t: preallocate=true",)
+    assert planned(**{"remote.storage.enable": "false", "message.timestamp.type": "CreateTime"}) == ()
+    for config, said in (
+        ({"remote.storage.enable": "true"}, "what lies in tiered storage is not in these folders"),
+        ({"message.timestamp.type": "LogAppendTime"}, "records keep their own time here"),
+        ({"made.up": "1"}, "topic t has made.up=1, which topics here do not have"),
+    ):
+        with pytest.raises(AdoptionError, match=said):
+            planned(**config)

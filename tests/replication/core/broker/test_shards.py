@@ -64,6 +64,18 @@ def test_the_log_is_read_up_to_where_the_leadership_began_and_late_reads_count_f
     assert [each.offset for each in node.ask("o", READ).offsets] == [3]
 
 
+def test_the_groups_of_a_node_are_listed_and_a_shard_that_still_loads_is_an_error() -> None:
+    node = Node()
+    node.ask("c", commit(7, group="b"))
+    node.ask("d", commit(7, group="a"))
+    said = node.ask("l", gm.ListGroupsRequest())
+    assert (said.error, [each.group for each in said.groups]) == (ErrorCode.NONE, ["a", "b"])
+    loads = Node(log_end=5)
+    assert loads.ask("l", gm.ListGroupsRequest()) is None
+    loads.wait(2 * PATIENCE)
+    assert loads.said["l"].error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
 def test_a_request_waits_for_a_log_that_is_being_made() -> None:
     """The view names a leader before that has its log; who asked another node for the coordinator comes sooner."""
     node = Node(is_open=False)

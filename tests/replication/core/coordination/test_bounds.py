@@ -106,6 +106,45 @@ def test_what_is_too_large_is_refused_with_what_it_is_and_how_much_is_allowed(me
     assert not host.batches
 
 
+def _with_a_long_name(cls: type) -> list[tuple[str, Any]]:
+    """The names of a request, each with a message in which this one alone is too long."""
+    hints, whole, found = typing.get_type_hints(cls), {}, []
+    for name, hint in hints.items():
+        (kind,) = [each for each in typing.get_args(hint) if each is not type(None)] or [hint]
+        is_list = typing.get_origin(kind) is list or typing.get_origin(hint) is list
+        inner = typing.get_args(kind)[0] if typing.get_origin(kind) is list else kind
+        whole[name] = [] if is_list else _SHORT[inner]
+        if inner is str:
+            found.append((name, name, "x" * (MAX_NAME + 1), is_list))
+        elif attrs.has(inner):
+            found += [(f"{name}.{place}", name, value, is_list) for place, value in _with_a_long_name(inner)]
+    return [
+        (place, cls(**whole | {name: [value] if is_list else value})) for place, name, value, is_list in found
+    ]
+
+
+_SHORT = {str: "n", int: 1, bytes: b"", bool: False}
+_UNBOUNDED = {
+    ("CommitGroupOffsetsRequest", "offsets.metadata"),  # compared with a setting of the group
+    ("TxnOffsetCommitRequest", "offsets.metadata"),
+    ("TxnOffsetCommitRequest", "transactional_id"),  # the transaction's coordinator is asked about it
+    ("JoinGroupRequest", "fresh_id"),  # given by the node
+}
+_LONG = [
+    pytest.param(message, id=f"{cls.__name__}.{place}")
+    for cls in REQUESTS
+    for place, message in _with_a_long_name(cls)
+    if (cls.__name__, place) not in _UNBOUNDED
+]
+
+
+@pytest.mark.parametrize("message", _LONG)
+def test_a_name_that_is_too_long_is_refused_wherever_it_stands(message: Any) -> None:
+    reply = GroupHost(t=2).ask(message)
+    assert reply.error == ErrorCode.INVALID_REQUEST
+    assert f"{MAX_NAME + 1} characters; use at most {MAX_NAME}" in reply.message
+
+
 def test_only_groups_of_the_consumer_protocol_are_described_as_such() -> None:
     host = GroupHost(t=2)
     commit = gm.CommitGroupOffsetsRequest(

@@ -31,6 +31,7 @@ class Follower:
         settings = ClassicSettings(
             group="g", member_id="", assignors=(assignor,), session_timeout=10.0, heartbeat_interval=1.0
         )
+        self.now = 1.0
         self.machine = ClassicMembership(settings, 0.0)
         self.effects: list[me.Effect] = []
         self.tell(me.Subscribed(topics=("t",)))
@@ -42,10 +43,10 @@ class Follower:
         self.sync()
 
     def tell(self, event: me.Event) -> None:
-        self.effects = self.machine.step(event, 1.0)
+        self.effects = self.machine.step(event, self.now)
         for each in self.effects:
             if isinstance(each, me.CallBack):
-                self.effects = [*self.effects, *self.machine.step(me.CallbackDone(), 1.0)]
+                self.effects = [*self.effects, *self.machine.step(me.CallbackDone(), self.now)]
 
     def knows(self, topic_id: str) -> None:
         self.tell(me.TopicsKnown(names={topic_id: "t"}, counts={"t": 2}, looked=frozenset({"t"})))
@@ -147,3 +148,23 @@ def test_a_leader_that_comes_back_watches_what_it_understands() -> None:
     member.sync()
     member.tell(me.TopicsKnown(names={"new": "t"}, counts={"t": 3}, looked=frozenset({"t"})))
     assert len(member.asks(gm.JoinGroupRequest)) == 1
+
+
+def test_each_heartbeat_that_is_answered_renews_the_session_from_when_it_was_sent() -> None:
+    member = Follower(RangeAssignor())
+    for _ in range(20):
+        member.now += 1.0
+        member.tell(me.Tick())
+        ((token, beat),) = member.asks(gm.HeartbeatRequest)
+        assert beat.generation == 1
+        member.tell(me.Answered(token=token, reply=gm.HeartbeatResponse()))
+    assert member.held == {TopicPartition("old", 0)}
+    member.now += 1.0
+    member.tell(me.Tick())
+    assert member.asks(gm.HeartbeatRequest), "this one is not answered"
+    member.now += 7.9
+    member.tell(me.Tick())
+    assert member.held, "the last answered one was sent less than its share of the session ago"
+    member.now += 1.0
+    member.tell(me.Tick())
+    assert not member.held, "another may hold it"

@@ -143,7 +143,10 @@ def test_a_revocation_waits_no_longer_than_a_request_for_its_commit() -> None:
     client.tell(me.PollEnded(handed={T1: 3}))
     client.answer_beat(parked, 0)
     client.poll()
-    client.now += 5
+    client.now += 4.5
+    client.tell(me.Tick())
+    assert not client.has(me.CallBack)
+    client.now += 0.5
     client.tell(me.Tick())
     assert client.only(me.CallBack).kind is me.CallbackKind.REVOKED
 
@@ -199,6 +202,17 @@ def test_a_position_that_was_asked_for_an_earlier_time_is_not_used() -> None:
     client.answer_offsets(t0=9)
     client.tell(me.CallbackDone())
     assert client.effects == [me.Serve(partition=T0, offset=9)]
+
+
+def test_the_first_offset_is_a_committed_one() -> None:
+    """Whoever has committed nothing starts where its settings say, which may be the end."""
+    client = Client()
+    client.poll()
+    client.find()
+    client.answer_beat(client.beat, 0, 1)
+    client.answer_offsets(t0=0)
+    client.tell(me.CallbackDone())
+    assert client.effects == [me.Serve(partition=T0, offset=0), me.Serve(partition=T1, offset=None)]
 
 
 def test_positions_that_are_not_known_yet_are_asked_for_again() -> None:
