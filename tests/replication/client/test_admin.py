@@ -99,6 +99,69 @@ async def test_what_is_no_node_no_offset_and_no_assignment_is_refused_by_name():
             await admin.create_topic("new", assignments=[[0], []])
 
 
+async def test_offsets_under_a_name_are_asked_for_by_that_name():
+    asked = []
+
+    def answer(node: FakeNode, request: Any) -> bool:
+        if request.kind != Kind.OFFSET_FETCH:
+            return False
+        asked.append(wire.decode_request(request.kind, request.body).group)
+        kept = m.CommittedOffset(topic="t", partition=2, offset=7)
+        request.reply(wire.encode(m.OffsetsResponse(error=0, offsets=[kept])))
+        return True
+
+    async with fake_cluster(nodes=1) as cluster, Admin(cluster.urls) as admin:
+        cluster.chaos = answer
+        assert await admin.committed_offsets("job") == {("t", 2): 7}
+    assert asked == ["job"]
+
+
+async def test_a_node_is_drained_to_those_that_have_no_replica_yet():
+    """Of two partitions one has a replica on each node."""
+
+    def metadata(node: FakeNode, request: Any) -> bool:
+        if request.kind != Kind.METADATA:
+            return False
+        nodes = [
+            m.NodeInfo(node_id=each.node_id, incarnation=1, endpoints=[each.url])
+            for each in node.cluster.nodes
+        ]
+        topics = [
+            m.TopicInfo(
+                name=name,
+                error=0,
+                topic_id=f"id-{name}",
+                replication_factor=len(replicas),
+                partitions=[
+                    m.PartitionInfo(
+                        partition=0,
+                        leader=0,
+                        leader_epoch=0,
+                        partition_epoch=0,
+                        replicas=replicas,
+                        isr=replicas,
+                        elr=[],
+                    )
+                ],
+            )
+            for name, replicas in placed.items()
+        ]
+        answer = m.MetadataResponse(
+            cluster_id="fake-cluster", revision=9, controller_id=0, nodes=nodes, topics=topics
+        )
+        request.reply(wire.encode(answer))
+        return True
+
+    placed = {"t": [0, 1], "u": [2, 0]}
+    async with fake_cluster(nodes=3) as cluster, Admin(cluster.urls) as admin:
+        cluster.chaos = metadata
+        assert await admin.plan_drain(1) == {("t", 0): [0, 2]}
+        assert await admin.plan_drain(0) == {("t", 0): [2, 1], ("u", 0): [2, 1]}
+        placed["v"] = [0, 1, 2]
+        with pytest.raises(InvalidReplicationFactorError, match=r"1 of its partitions .* v-0 for one"):
+            await admin.plan_drain(1)
+
+
 async def test_numbers_beside_an_assignment_are_sent_as_they_are_given():
     """A cluster refuses those that contradict it; here, too, nobody takes one for the other."""
     asked = []

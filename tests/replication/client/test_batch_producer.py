@@ -103,6 +103,22 @@ async def test_what_is_in_flight_to_a_former_leader_settles_before_the_next_one_
         assert cluster.topics["t"][0].values() == values(4)
 
 
+async def test_a_partition_without_a_leader_is_looked_at_less_and_less_often(autojump_clock, monkeypatch):
+    pauses: list[int] = []
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        cluster.move("t", 0, -1)
+        async with BatchProducer(cluster.urls) as producer:
+            monkeypatch.setattr(
+                producer._cluster, "quick_backoff", lambda attempt: pauses.append(attempt) or 0.1
+            )
+            await producer.send("t", 0, *batches(1))
+            await trio.sleep(1.05)
+            cluster.move("t", 0, 0)
+            await producer.flush()
+        assert cluster.topics["t"][0].values() == values(1)
+    assert len(pauses) > 5 and pauses == list(range(1, len(pauses) + 1))
+
+
 async def test_who_sends_without_end_lets_others_run():
     async with fake_cluster(nodes=1, t=1) as cluster, BatchProducer(cluster.urls) as producer:
         for batch in batches(3):

@@ -39,6 +39,7 @@ class Script:
         self.says = deque(says)
         self.lists: deque[ErrorCode] = deque()
         """Errors of questions for all of them, one for each."""
+        self.listed: list[tm.TransactionListing] = []
         self.seen: Counter[m.Kind] = Counter()
 
     def handle(self, node: FakeNode, request: Any) -> bool:
@@ -58,7 +59,8 @@ class Script:
             of = m.DescribeProducersResult(topic="t", partition=0, error=0, producers=[open_one])
             answer = m.DescribeProducersResponse(partitions=[of])
         elif kind is m.Kind.LIST_TRANSACTIONS:
-            answer = tm.ListTransactionsResponse(error=self.lists.popleft() if self.lists else 0)
+            error = self.lists.popleft() if self.lists else ErrorCode.NONE
+            answer = tm.ListTransactionsResponse(error=error, transactions=self.listed)
         elif kind is m.Kind.ABORT_TRANSACTION:
             self.seen[kind] += 1
             return True
@@ -111,6 +113,17 @@ async def test_all_are_asked_for_again_while_one_coordinator_loads_and_a_refusal
         with pytest.raises(PolicyViolationError, match="transactions of node 0"):
             await admin.list_transactions()
         assert script.seen[m.Kind.LIST_TRANSACTIONS] == 3
+
+
+async def test_what_hangs_is_told_with_the_id_that_has_its_producer_by_now(autojump_clock: Clock) -> None:
+    """Its coordinator holds a transaction of that producer, but in no such partition."""
+    script = Script(ErrorCode.NONE)
+    async with asking(script) as admin:
+        (nobodys,) = await admin.find_hanging_transactions(longer_than_ms=0)
+        script.listed = [tm.TransactionListing(transactional_id="etl", producer_id=7, status="ONGOING")]
+        (named,) = await admin.find_hanging_transactions(longer_than_ms=0)
+    assert (nobodys.transactional_id, named.transactional_id) == ("", "etl")
+    assert (named.topic, named.partition, named.producer_id, named.start_offset) == ("t", 0, 7, 5)
 
 
 async def test_an_abort_that_its_leader_never_answers_is_told_so(autojump_clock: Clock) -> None:
