@@ -159,15 +159,19 @@ class LogWriter:
 
     def submit(self, work: Work) -> None:
         """Queue work; from the event loop only."""
-        if isinstance(work, CallWork) and work.waits:
-            self._queue.append(work)
-            self._handover.ask()
-            return
-        self.queued += 1
-        if not isinstance(work, AppendWork) or len(work.chunk.data) > LITTLE or self.queued > FEW:
+        is_large = False
+        if isinstance(work, AppendWork):
+            self.queued += 1
+            is_large = len(work.chunk.data) > LITTLE
+            if is_large or self.queued > FEW:
+                self._is_much = True
+        else:
+            self.queued += not work.waits
             self._is_much = True
         self._queue.append(work)
-        if self._turn.is_open and not self._is_much:
+        if self._turn.is_open and not is_large:
+            # Thousands of partitions may be written to in one turn: each time that the thread is woken, the two
+            # take the interpreter's lock from each other.
             self._turn.note(self)
         else:
             self._handover.ask()

@@ -32,11 +32,15 @@ class HeldLog:
 
 
 class Waits(Handover):
-    """Counts how often the loop waits for what is done."""
+    """Counts how often the loop waits for what is done, and how often it wakes the thread and goes on."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.count = 0
+        self.count = self.woken = 0
+
+    def ask(self) -> None:
+        self.woken += 1
+        super().ask()
 
     def ask_and_wait(self, seconds: float) -> bool:
         self.count += 1
@@ -124,6 +128,42 @@ async def test_nobody_waits_for_much_work(monkeypatch: pytest.MonkeyPatch, work:
     assert bench.waits.count == 0
     bench.log.let_through.set()
     await bench.has_told(*range(len(sizes[work])))
+    await bench.writer.stop()
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_the_thread_is_woken_once_for_all_that_a_turn_asks_of_it(waits: bool) -> None:
+    """Thousands of partitions go on in few turns after a failover."""
+    bench = Bench()
+    bench.writer.start()
+    lanes = [Lane(failed=bench.failed.append, log=bench.log) for _ in range(100)]  # type: ignore[arg-type]
+
+    def tell(_: object) -> None:
+        bench.told.append(-1)
+        bench.news.set()
+
+    with turn():
+        for lane in lanes:
+            bench.writer.submit(CallWork(lane, lambda: None, tell, waits=waits))
+        for number in range(100):
+            bench.append(number)
+        assert bench.waits.woken == 0
+    assert (bench.waits.woken, bench.waits.count) == (1, 0)
+    with trio.fail_after(10):
+        while len(bench.told) < 200:
+            bench.news = trio.Event()
+            await bench.news.wait()
+    assert [each for each in bench.told if each >= 0] == [*range(100)]
+    await bench.writer.stop()
+
+
+async def test_a_large_append_begins_before_the_turn_ends() -> None:
+    bench = Bench()
+    bench.writer.start()
+    with turn():
+        bench.append(0, _log_writer.LITTLE + 1)
+        assert bench.waits.woken == 1
+    await bench.has_told(0)
     await bench.writer.stop()
 
 
