@@ -192,9 +192,10 @@ class Replicas:
             with trio.move_on_at(timers.deadline):
                 await sooner.wait()
             if timers.deadline <= self.now():
-                self.coordination.look_at_clock()
-                self.obey(self.broker.tick(self.now()))
-                self.settle()
+                with self._turn:
+                    self.coordination.look_at_clock()
+                    self.obey(self.broker.tick(self.now()))
+                    self.settle()
 
     def adopt(self, found: Found) -> None:
         """Take over the logs that were found; what is in an unusable directory, or cannot be opened, is offline."""
