@@ -19,7 +19,9 @@ from insync.replication.client import (
 from insync.storage.batch import build_batch
 
 from .test_cluster import until
-from .test_transactions import nodes, read, reader
+from .test_transactions import Wall, nodes, read, reader, wall
+
+__all__ = ["wall"]
 
 AT = ("t", 0)
 
@@ -81,14 +83,12 @@ async def test_who_comes_next_aborts_what_was_left_open(tmp_path: Path) -> None:
         assert await read(committed, 1) == [b"kept"]
 
 
-async def test_a_commit_after_the_timeout_is_told_that_nothing_counts(tmp_path: Path) -> None:
-    async with (
-        nodes(tmp_path, 1, t=1) as (running, admin),
-        producer(running.servers, transaction_timeout_ms=100) as writer,
-    ):
+async def test_a_commit_after_the_timeout_is_told_that_nothing_counts(tmp_path: Path, wall: Wall) -> None:
+    async with nodes(tmp_path, 1, t=1) as (running, admin), producer(running.servers) as writer:
         who = await writer.begin()
         await writer.send(*AT, batch(who, [b"late"]))
         await writer.flush()
+        wall.pass_timeout()
 
         async def is_aborted() -> bool:
             return (await admin.describe_transaction("w")).status == "COMPLETE_ABORT"

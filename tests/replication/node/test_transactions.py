@@ -17,12 +17,14 @@ from insync.replication.client import (
     GroupMetadata,
     IllegalGenerationError,
     ProducerFencedError,
+    ProducerSettings,
     TransactionAbortableError,
     TransactionAbortedError,
     TransactionalIdNotFoundError,
     TransactionStateError,
     UnknownMemberIdError,
 )
+from insync.replication.core.broker.context import Context
 
 from .test_cluster import replicas_agree, settings, until
 from .test_groups import Nodes
@@ -37,6 +39,28 @@ FAST = {
     "group_consumer_heartbeat_interval_ms": 1000,
     "controlled_shutdown_timeout_ms": 1000,
 }
+
+
+class Wall:
+    """The wall clock of the nodes in this process: a transaction is late when a test wants it to be.
+
+    With a short timeout a machine that stands still makes it late before it is written.
+    """
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def pass_timeout(self) -> None:
+        """As long as a transaction may be open by default."""
+        self.ahead_ms += ProducerSettings().transaction_timeout_ms + 1
+
+
+@pytest.fixture
+def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
+    wall, measured = Wall(), Context.wall_ms.fget
+    assert measured is not None
+    monkeypatch.setattr(Context, "wall_ms", property(lambda context: measured(context) + wall.ahead_ms))
+    return wall
 
 
 @asynccontextmanager
@@ -141,11 +165,11 @@ async def test_a_second_producer_shuts_the_first_one_out(tmp_path: Path) -> None
 
 
 async def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_producer_goes_on(
-    tmp_path: Path,
+    tmp_path: Path, wall: Wall
 ) -> None:
     async with (
         nodes(tmp_path, 1, t=1) as (running, _),
-        Producer(running.servers, transactional_id="w", transaction_timeout_ms=300) as producer,
+        Producer(running.servers, transactional_id="w") as producer,
         reader(running.servers) as consumer,
         reader(running.servers, isolation_level="read_uncommitted") as everything,
     ):
@@ -155,6 +179,7 @@ async def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_produc
         await producer.send("t", b"slow")
         await producer.flush()
         assert await read(everything, 1) == [b"slow"]
+        wall.pass_timeout()
         # Its marker moves the last stable offset.
         await until(lambda: _reaches(consumer, 2))
         with pytest.raises(TransactionAbortedError, match="open for longer than its timeout"):
@@ -165,11 +190,11 @@ async def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_produc
 
 
 async def test_offsets_that_come_after_the_timeout_are_refused_and_the_producer_goes_on(
-    tmp_path: Path,
+    tmp_path: Path, wall: Wall
 ) -> None:
     async with (
         nodes(tmp_path, 1, t=1) as (running, admin),
-        Producer(running.servers, transactional_id="w", transaction_timeout_ms=300) as producer,
+        Producer(running.servers, transactional_id="w") as producer,
         Consumer(running.servers, group_id="g") as consumer,
     ):
         # A consumer that is to be a member, and is none yet, commits nothing.
@@ -188,6 +213,7 @@ async def test_offsets_that_come_after_the_timeout_are_refused_and_the_producer_
         producer.begin()
         await producer.send("t", b"slow")
         await producer.flush()
+        wall.pass_timeout()
 
         async def is_aborted() -> bool:
             return (await admin.describe_transaction("w")).status == "COMPLETE_ABORT"
