@@ -36,7 +36,7 @@ async def read_all(servers: list[str]) -> list[bytes]:
         partitions = await consumer.assign_topic("t")
         ends = await consumer.end_offsets(partitions)
         found: list[bytes] = []
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             while any((consumer.position(each) or 0) < ends[each] for each in partitions):
                 found += [record.value or b"" for record in await consumer.poll(timeout_ms=200)]
         return found
@@ -51,7 +51,7 @@ async def test_all_nodes_killed_at_once_come_back_by_themselves(tmp_path: Path) 
             await admin.create_topic("t", PARTITIONS, 3)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(load, servers, acked, enough, stop)
-            with trio.fail_after(30):
+            with trio.fail_after(60):
                 await enough.wait()
             for node in nodes:
                 node.process.kill()
@@ -60,7 +60,7 @@ async def test_all_nodes_killed_at_once_come_back_by_themselves(tmp_path: Path) 
             stop.set()
         nodes[:] = [NodeProcess.start(node.node_id, tmp_path) for node in nodes]
         servers = [node.endpoint for node in nodes]
-        async with Producer(servers, delivery_timeout_ms=20000) as producer:
+        async with Producer(servers, delivery_timeout_ms=60_000) as producer:
             after = [await producer.send("t", b"after", partition=each) for each in range(PARTITIONS)]
             for delivery in after:
                 await delivery.wait()
