@@ -50,7 +50,7 @@ def offsets(run: Run, group: str) -> dict[int, int | None]:
 
 
 def test_what_a_group_has_printed_it_does_not_print_again(run: Run) -> None:
-    read = ["consume", "t", "--group", "printer", "--from-beginning", "--timeout-ms", "3000"]
+    read = ["consume", "t", "--group", "printer", "--from-beginning", "--timeout-ms", "60000"]
     status, first, _ = run(*read, "--max-records", "4")
     assert (status, len(first.splitlines())) == (0, 4)
     assert sum(each or 0 for each in offsets(run, "printer").values()) == 4

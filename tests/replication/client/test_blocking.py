@@ -226,7 +226,7 @@ def test_asyncio_can_wait_for_a_delivery(threaded):
 
 def test_callbacks_hear_of_every_outcome_also_of_what_never_was_a_batch(threaded):
     heard: list[object] = []
-    with BlockingProducer(threaded.urls, buffer_memory=2000, delivery_timeout_ms=500) as producer:
+    with BlockingProducer(threaded.urls, buffer_memory=2000, delivery_timeout_ms=3000) as producer:
         good = producer.send("t", b"x", on_delivery=heard.append)
         good.result(5)
         threaded.do(lambda: threaded.cluster.nodes[0].script(Kind.PRODUCE, *[drop] * 1000))

@@ -189,7 +189,7 @@ async def scene(folder: Path) -> AsyncIterator[Scene]:
         await admin.create_topic("t", partitions=2, replication_factor=1)
         async with Consumer(node.endpoints, group_id="g", group_instance_id="i") as member:
             member.subscribe(["t"])
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 while not member.assignment():
                     await member.poll(50)
             yield Scene(list(node.endpoints), admin)
