@@ -34,6 +34,13 @@ class Turn:
         """Have it flushed at the end."""
         self._noted[who] = None
 
+    def hurry(self) -> None:
+        """Flush those noted so far now, although the turn goes on: what they send is waited for."""
+        if self._noted:
+            noted, self._noted = self._noted, {}
+            for who in noted:
+                who.flush()
+
     def __enter__(self) -> Self:
         self._depth += 1
         self.is_open = True
@@ -46,10 +53,7 @@ class Turn:
         if self._depth:
             return
         self.is_open = False
-        if self._noted:
-            noted, self._noted = self._noted, {}
-            for who in noted:
-                who.flush()
+        self.hurry()
 
 
 _of_this_run: trio.lowlevel.RunVar[Turn] = trio.lowlevel.RunVar("turn")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ...storage import FileRange
-from ...transport import Connection
+from ...transport import Connection, turn
+from ...transport.ranges import is_range
 from ..core import messages as m
 from ..core.broker.effects import Answer, CloseConnection, Fail, Refuse
 from ..core.broker.events import Cancelled, FetchArrived
@@ -29,6 +30,7 @@ class Fetches:
 
     def __init__(self, node: Replicas) -> None:
         self._node = node
+        self._turn = turn()
 
     def serve(self, request: Inbound) -> None:
         """Take a request from the transport; its client's quota may have it wait."""
@@ -44,6 +46,9 @@ class Fetches:
 
     def _serve(self, request: Inbound, message: m.FetchRequest) -> None:
         self._node.step(named(FetchArrived, (request.connection, request, message, request.peer)))
+        if message.replica_id >= 0:
+            # What this fetch proves may have acknowledged records: their producers wait, all else does not.
+            self._turn.hurry()
         if not request.is_answered:
             request.has_waited = True
             request.on_cancel(lambda: self._node.step(Cancelled(request)))
@@ -57,11 +62,16 @@ class Fetches:
         if request.throttle_ms:
             response = attrs.evolve(response, throttle_time_ms=request.throttle_ms)
         parts: Sequence[FileRange | bytes] = effect.parts  # type: ignore[assignment]  # the log reader's own
+        is_small = False
         if request.has_waited:
             # Small records that have just come go out from memory, which costs less than to read them. Whoever asks
             # for what was there already gets what the file holds: damage to it must come to light.
             parts = [part if part.data is None else part.data for part in parts]  # type: ignore[union-attr]
+            is_small = not any(map(is_range, parts))
         request.reply(response, parts)
+        if is_small and message.replica_id >= 0 and isinstance(request.connection, Connection):
+            # The follower begins to write while the next one's answer is made: a single record waits for both.
+            request.connection.flush()
 
     def _account(self, request: Inbound, message: m.FetchRequest, response: m.FetchResponse) -> None:
         counters, total, is_client = self._node.counters, 0, message.replica_id < 0

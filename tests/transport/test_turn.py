@@ -38,6 +38,20 @@ def test_each_is_flushed_once_at_the_end_of_the_outermost_also_after_an_error() 
     assert log == [one, other]
 
 
+def test_who_is_waited_for_is_flushed_at_once_and_again_if_noted_again() -> None:
+    log: list[Sender] = []
+    one, other = Sender(log), Sender(log)
+    ours = Turn()
+    with ours:
+        ours.hurry()
+        ours.note(one)
+        ours.hurry()
+        assert log == [one] and ours.is_open
+        ours.note(other)
+        ours.note(one)
+    assert log == [one, other, one]
+
+
 async def test_answers_to_several_connections_go_out_by_one_write_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
