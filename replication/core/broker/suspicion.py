@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from .peers import Peers
 
 LOOKS = 3
-"""Number of checks of a node during the time for which a question may stay open."""
+"""Number of periods in the time for which a question may stay open. A node that leaves one open is checked each."""
 ASKED_AFTER = 2
-"""Number of checks without an answer after which the node is asked."""
+"""Number of periods without an answer after which the node is asked; also those before an answer is missed."""
 SLOWNESS = 4.0
 """A question may stay open for this multiple of the slowest recent answer."""
 FORGETS = 0.995
@@ -89,7 +89,10 @@ class Suspicion:
         ctx = self._ctx
         is_late = ctx.now - self._due > self._period
         watched = self._watched()
-        self._watches = {peer: self._watches.get(peer) or _Watch(heard=ctx.now) for peer in watched}
+        # Nobody looked at a new one before: it is asked at once, unless it has answered something else lately.
+        unheard = ctx.now - ASKED_AFTER * self._period
+        self._watches = {peer: self._watches.get(peer) or _Watch(heard=unheard) for peer in watched}
+        due = ctx.now + ASKED_AFTER * self._period
         for peer, watch in self._watches.items():
             node = ctx.view.nodes.get(peer)
             if watch.suspected is not None:
@@ -98,8 +101,16 @@ class Suspicion:
                 self._look_at(peer, watch, node, is_late=is_late)
             else:
                 watch.heard, watch.asked, watch.is_silent = ctx.now, None, False
-        self._due = ctx.now + self._period
-        ctx.timers.call_at(self._due, self._look)
+            due = min(due, self._next_look_at(watch, node))
+        self._due = due
+        ctx.timers.call_at(due, self._look)
+
+    def _next_look_at(self, watch: _Watch, node: NodeRecord | None) -> float:
+        """When there may be something to do about a node; most answers come long before anybody misses them."""
+        if node is None or watch.suspected is not None:
+            return self._ctx.now + self._period
+        since = watch.heard if watch.asked is None else watch.asked
+        return max(since + ASKED_AFTER * self._period, self._ctx.now + self._period)
 
     def _watched(self) -> set[int]:
         view = self._ctx.view

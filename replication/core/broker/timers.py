@@ -46,7 +46,12 @@ class Timers:
     @property
     def deadline(self) -> float:
         """When `run` is due, in seconds of the host's clock; `NEVER` without timers."""
-        return self._heap[0][0] if self._heap else NEVER
+        heap = self._heap
+        while heap and heap[0][2].callback is None:
+            # Nobody is woken for these: most timers belong to requests that are answered long before.
+            heapq.heappop(heap)
+            self._dead -= 1
+        return heap[0][0] if heap else NEVER
 
     def call_at(self, deadline: float, callback: Callable[[], None]) -> Timer:
         timer = Timer(callback, self._on_cancelled)

@@ -47,6 +47,7 @@ class Watcher:
         self.wrong: list[fx.SuspicionWrong] = []
         self.probes: list[int] = []
         self.asked: list[int] = []
+        self.ticks = 0
         self._later: list[tuple[float, ev.Event]] = []
         self.tell(ev.ViewRead(self.view))
 
@@ -98,8 +99,10 @@ class Watcher:
             self._later = [each for each in self._later if each not in ready]
             for _, event in ready:
                 self.tell(event)
-            self._obey(self.broker.tick(self.now))
-            self._settle()
+            if self.broker.deadline <= self.now:
+                self.ticks += 1
+                self._obey(self.broker.tick(self.now))
+                self._settle()
         self.now = end
 
     def stand_still(self, seconds: float) -> None:
@@ -116,6 +119,18 @@ def test_a_node_that_answers_is_asked_now_and_then_and_never_suspected() -> None
     # About ten times a second, and nobody but the one that is watched.
     assert 500 <= len(one.probes) <= 700
     assert set(one.probes) == {LEADER}
+    # It is looked at when it is asked, and not in between; the lags of replicas are once a second.
+    assert one.ticks <= len(one.probes) + 70
+
+
+def test_who_leads_from_now_on_is_asked_as_soon_as_somebody_looks() -> None:
+    """It may have been silent before."""
+    one = Watcher(LEADER, OTHER)
+    one.wait(5.03)
+    one.silent = {OTHER}
+    one.tell(ev.ViewRead(attrs.evolve(view_of(ME, LEADER, OTHER, controller=OTHER), revision=1)))
+    one.wait(0.11)
+    assert OTHER in one.probes
 
 
 def test_without_a_timeout_nobody_is_watched() -> None:
@@ -208,6 +223,21 @@ def test_what_was_missed_while_this_process_stood_still_is_no_silence() -> None:
     one.wait(5.0)
     assert not one.asked
     assert not one.suspects
+
+
+def test_what_came_while_this_process_stood_still_for_a_moment_is_read_before_anybody_is_silent() -> None:
+    one = Watcher(LEADER, OTHER)
+    one.wait(5.0)
+    one.silent, one.agree = {LEADER}, {OTHER}
+    one.probes.clear()
+    while not one.probes:
+        one.wait(0.0005)
+    one.wait(0.4 * TIMEOUT)
+    one.stand_still(0.65 * TIMEOUT)
+    assert not one.broker.suspicion.tell(m.IsSilentRequest(node_id=LEADER, incarnation=1)).silent
+    one.silent = set()
+    one.wait(5.0)
+    assert not one.asked
 
 
 def test_an_agreement_that_waited_for_this_process_is_of_a_moment_that_is_over() -> None:

@@ -42,6 +42,21 @@ def test_a_cancelled_timer_never_comes_and_is_not_kept_for_long() -> None:
     assert (came, len(timers)) == ([], 0)
 
 
+def test_nobody_is_woken_for_a_cancelled_timer() -> None:
+    timers, came = Timers(), list[int]()
+    first, second = timers.call_at(1.0, lambda: came.append(1)), timers.call_at(2.0, lambda: came.append(2))
+    timers.call_at(3.0, lambda: came.append(3))
+    second.cancel()
+    assert timers.deadline == 1.0
+    first.cancel()
+    assert (timers.deadline, len(timers)) == (3.0, 1)
+    timers.run(3.0)
+    assert (came, timers.deadline, len(timers)) == ([3], NEVER, 0)
+    for _ in range(1000):
+        timers.call_at(5.0, lambda: came.append(5)).cancel()
+    assert len(timers) < 100, "what was dropped is not counted among those that wait to be dropped"
+
+
 def test_timers_that_are_cancelled_while_others_come_do_not_disturb_them() -> None:
     timers, came = Timers(), list[int]()
     later = [timers.call_at(2.0, lambda: came.append(0)) for _ in range(300)]
