@@ -396,14 +396,29 @@ class Database:
             self._announce_changes()
         return self._seen
 
-    def poll(self) -> None:
-        """Announce what changed since the last look; reads eight bytes of the lease file if nothing did."""
+    def poll(self) -> bool:
+        """Announce what changed since the last look; reads eight bytes of the lease file if nothing did.
+
+        Returns whether a transaction has begun to commit and cannot be seen yet: it is to be looked for again.
+        """
         with translated(self.path):
             self._check_files()
-            if self._leases.published() != self._seen_sequence:
+            published = self._leases.published()
+            if published != self._seen_sequence:
                 self._announce_changes()
             if time.monotonic_ns() >= self._next_deadline:
                 self._look_at_leases()
+            return published != self._seen_sequence
+
+    @property
+    def seen(self) -> int:
+        """The revision up to which changes were announced."""
+        return self._seen
+
+    @property
+    def next_deadline(self) -> float:
+        """When a session may be over that `poll` would remove: seconds of the monotonic clock."""
+        return self._next_deadline / 1e9
 
     def _announce_changes(self) -> None:
         rows = self._connection.execute(_CHANGES, (self._seen,)).fetchall()

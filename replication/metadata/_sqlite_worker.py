@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import os
 import queue
+import select
 import threading
 import time
 from collections import deque
@@ -55,18 +58,27 @@ class _Job(Generic[T]):
 
 
 class Worker:
-    """The thread. Between jobs, at least every `poll_seconds`, it calls `poll` while `polling` is set."""
+    """The thread. Between jobs it calls `poll` while `polling` is set: at the time that the last call gave, or when
+    `notices` is readable, but for those not again within `quiet_seconds`.
 
-    def __init__(self, name: str, busy_seconds: float, poll: Callable[[], None], poll_seconds: float) -> None:
+    poll: returns when to be called next, in seconds of the monotonic clock.
+    """
+
+    def __init__(
+        self, name: str, busy_seconds: float, poll: Callable[[], float], quiet_seconds: float
+    ) -> None:
         self.polling = False
+        self.notices: int | None = None
+        """A file descriptor, set before there is polling, and taken away by `poll` alone."""
         self._busy_seconds = busy_seconds
         self._poll = poll
-        self._poll_seconds = poll_seconds
-        self._next_poll = 0.0
+        self._quiet_seconds = quiet_seconds
+        self._next_poll = self._quiet_until = 0.0
         self._ended = False
         self._last: Callable[[], None] = lambda: None
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._blocked: deque[_Job] = deque()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._token = trio.lowlevel.current_trio_token()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
@@ -76,7 +88,7 @@ class Worker:
         if self._ended:
             raise StoreClosedError("the store's thread has ended")
         job = _Job(function, writes, time.monotonic() + self._busy_seconds)
-        self._queue.put(job)
+        self._put(job)
         try:
             await job.done.wait()
         finally:
@@ -94,9 +106,14 @@ class Worker:
         Jobs that still wait fail with `StoreClosedError`.
         """
         self._last = last
-        self._queue.put(None)
+        self._put(None)
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self._thread.join)
+        os.close(self._wake)
+
+    def _put(self, job: _Job | None) -> None:
+        self._queue.put(job)
+        os.eventfd_write(self._wake, 1)
 
     def _main(self) -> None:
         try:
@@ -109,9 +126,9 @@ class Worker:
 
     def _step(self) -> bool:
         try:
-            job = self._queue.get(timeout=self._patience())
+            job = self._queue.get_nowait()
         except queue.Empty:
-            pass
+            self._wait()
         else:
             if job is None:
                 return False
@@ -120,12 +137,30 @@ class Worker:
         self._poll_if_due()
         return True
 
-    def _patience(self) -> float | None:
-        if self._blocked:
-            return _RETRY_SECONDS
+    def _wait(self) -> None:
+        """Until there may be a job, or something to do without one."""
+        poller = select.poll()
+        poller.register(self._wake, select.POLLIN)
+        until = time.monotonic() + _RETRY_SECONDS if self._blocked else math.inf
         if self.polling:
-            return max(0.0, self._next_poll - time.monotonic())
-        return None
+            until = min(until, self._next_poll)
+            if self.notices is not None:
+                poller.register(self.notices, select.POLLIN)
+        ready = [fd for fd, _ in self._sleep(poller, until)]
+        if self.notices in ready:
+            self._next_poll = min(self._next_poll, self._quiet_until)
+            if time.monotonic() < self._quiet_until:
+                # It stays readable meanwhile, so it is not waited for.
+                poller.unregister(self.notices)
+                ready = [fd for fd, _ in self._sleep(poller, min(until, self._next_poll))]
+        if self._wake in ready:
+            os.eventfd_read(self._wake)
+
+    @staticmethod
+    def _sleep(poller: select.poll, until: float) -> list[tuple[int, int]]:
+        if until == math.inf:
+            return poller.poll()
+        return poller.poll(1000 * max(0.0, until - time.monotonic()))
 
     def _begin(self, job: _Job) -> None:
         if (job.writes and self._blocked) or not job.attempt():
@@ -139,8 +174,8 @@ class Worker:
 
     def _poll_if_due(self) -> None:
         if self.polling and (now := time.monotonic()) >= self._next_poll:
-            self._next_poll = now + self._poll_seconds
-            self._poll()
+            self._quiet_until = now + self._quiet_seconds
+            self._next_poll = self._poll()
 
     def _refuse_the_rest(self) -> None:
         while not self._queue.empty():

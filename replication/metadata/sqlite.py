@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
@@ -17,6 +18,7 @@ from ._limits import Limits
 from ._sqlite_child import flat
 from ._sqlite_database import Announcement, Database
 from ._sqlite_leases import HeldLease, boot_id
+from ._sqlite_notices import Notices
 from ._sqlite_schema import IDENTITY_BYTES
 from ._sqlite_worker import Worker
 from ._sqlite_writer import Writer, WriterLostError
@@ -34,6 +36,11 @@ from .errors import (
 )
 
 _POLL_SECONDS = 0.02
+"""Between two looks for changes, where the system does not tell of them or too many come."""
+_UNNOTICED_SECONDS = 0.25
+"""Between two looks while the system tells of changes: files may be deleted, and it may not tell of all."""
+_MOMENT_SECONDS = 0.001
+"""From the write that the system tells of to the moment at which the transaction can be seen, or so."""
 _RENEWALS_PER_TIMEOUT = 4
 _LEAVE_SECONDS = 1.0
 
@@ -96,6 +103,7 @@ class _Engine:
     worker: Worker
     database: Database
     writer: Writer | None
+    notices: Notices | None
     nursery: trio.Nursery
     nursery_manager: AbstractAsyncContextManager[trio.Nursery]
 
@@ -124,6 +132,9 @@ class SqliteStore(MetadataStore):
         self._engine: _Engine | None = None
         self._pid = 0
         self._poll_failure = ""
+        self._trusts_notices = True
+        self._was_told = False
+        self._moment = _MOMENT_SECONDS
 
     # opening and leaving
 
@@ -146,9 +157,22 @@ class SqliteStore(MetadataStore):
             if writer is not None:
                 await writer.close()
             raise
+        notices = self._ask_for_notices()
+        worker.notices = None if notices is None else notices.fd
         manager = trio.open_nursery()
-        self._engine = _Engine(worker, database, writer, await manager.__aenter__(), manager)
+        self._engine = _Engine(worker, database, writer, notices, await manager.__aenter__(), manager)
         return self
+
+    def _ask_for_notices(self) -> Notices | None:
+        """Every transaction writes to SQLite's write-ahead log, and hardly anything else does."""
+        try:
+            return Notices(self.path + "-wal")
+        except OSError as error:
+            _log.info(
+                "changes of %s are looked for every %d ms: the system does not tell of them (%s)",
+                self.path, 1000 * _POLL_SECONDS, error,
+            )  # fmt: skip
+            return None
 
     async def __aexit__(
         self,
@@ -167,7 +191,11 @@ class SqliteStore(MetadataStore):
                 await self._remove_sessions(engine, sessions)
                 if engine.writer is not None:
                     await engine.writer.close()
-                await engine.worker.stop(engine.database.close)
+                try:
+                    await engine.worker.stop(engine.database.close)
+                finally:
+                    if engine.notices is not None:
+                        engine.notices.close()
         finally:
             await engine.nursery_manager.__aexit__(None, None, None)
 
@@ -298,18 +326,53 @@ class SqliteStore(MetadataStore):
         if len(self._watches):
             worker.post(partial(self._tell_watches, announcement))
 
-    def _poll(self) -> None:
-        if self._engine is None:
-            return
+    def _poll(self) -> float:
+        now = time.monotonic()
+        engine = self._engine
+        if engine is None:
+            return now + _POLL_SECONDS
         try:
-            self._engine.database.poll()
+            pause = self._look(engine)
             self._poll_failure = ""
         except MetadataError as error:
+            pause = _POLL_SECONDS
             if str(error) != self._poll_failure:
                 _log.warning(
                     "watches of %s are interrupted until the store can be read: %s", self.path, error
                 )
             self._poll_failure = str(error)
+        return now + pause
+
+    def _look(self, engine: _Engine) -> float:
+        """Announce what is news; how long to wait for a notice before the next look, in seconds."""
+        database, notices = engine.database, engine.notices
+        if notices is None or not self._trusts_notices:
+            database.poll()
+            return _POLL_SECONDS
+        self._was_told |= notices.drain()
+        seen = database.seen
+        is_coming = database.poll()
+        if database.seen != seen:
+            # The system tells of a write before anybody can read it.
+            if not (self._was_told or notices.drain()):
+                self._distrust(engine)
+                return _POLL_SECONDS
+            self._was_told = False
+        if is_coming:
+            pause, self._moment = self._moment, min(2 * self._moment, _POLL_SECONDS)
+            return pause
+        self._moment = _MOMENT_SECONDS
+        until_deadline = database.next_deadline - time.monotonic()
+        return max(_POLL_SECONDS, min(_UNNOTICED_SECONDS, until_deadline))
+
+    def _distrust(self, engine: _Engine) -> None:
+        self._trusts_notices = False
+        engine.worker.notices = None
+        _log.warning(
+            "changes of %s are looked for every %d ms from now on: the system did not tell of one; keep the store "
+            "on a local file system, and the processes that share it under one kernel",
+            self.path, 1000 * _POLL_SECONDS,
+        )  # fmt: skip
 
     # called back in the event loop
 

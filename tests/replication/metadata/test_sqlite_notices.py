@@ -1,0 +1,198 @@
+"""The SQLite store hears of others' transactions from the system, and looks for them where it does not."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from insync.replication.metadata import Changed, Put, SqliteStore
+from insync.replication.metadata import sqlite as sqlite_module
+from insync.replication.metadata._sqlite_database import Database
+from insync.replication.metadata._sqlite_leases import LeaseFile
+from insync.replication.metadata._sqlite_notices import Notices
+from insync.replication.metadata._sqlite_worker import Worker
+
+PATIENCE = 20.0
+NEVER = 1e6
+"""Seconds: no test lasts that long, and `poll(2)` takes it."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "meta.db"
+
+
+@pytest.fixture
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is not told sees nothing."""
+    monkeypatch.setattr(sqlite_module, "_UNNOTICED_SECONDS", NEVER)
+
+
+class Deaf(Notices):
+    """As on a file system that another machine writes to."""
+
+    def __init__(self, path: str) -> None:
+        self.fd = os.eventfd(0)
+
+    def drain(self) -> bool:
+        return False
+
+
+def refusing(path: str) -> Notices:
+    raise OSError(24, "Too many open files")
+
+
+def test_a_write_is_told_once_and_a_read_never(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"a")
+    with closing(Notices(str(file))) as notices, file.open("r+b", buffering=0) as other:
+        assert not notices.drain()
+        other.read()
+        assert not notices.drain()
+        for _ in range(1000):
+            other.write(b"b")
+        assert notices.drain()
+        assert not notices.drain()
+
+
+def test_of_a_file_that_is_not_there_nothing_can_be_told(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(FileNotFoundError):
+        Notices(str(tmp_path / "file"))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def commit(path: Path, key: str) -> None:
+    """By another handle, as by another process."""
+
+    def run() -> None:
+        with closing(Database(str(path), 1, lambda _: None)) as writer:
+            writer.commit([], [Put(key, b"")], None)
+
+    await trio.to_thread.run_sync(run)
+
+
+async def test_a_watch_hears_of_what_the_system_tells(path: Path, seldom: None) -> None:
+    async with SqliteStore(path) as store, store.watch("k") as watch:
+        await watch.__anext__()
+        for number in range(5):
+            await commit(path, f"k{number}")
+            with trio.fail_after(PATIENCE):
+                assert await watch.__anext__() == Changed("k", number + 1)
+
+
+async def test_many_transactions_are_not_looked_at_one_by_one(path: Path, seldom: None) -> None:
+    """The last one is seen, too."""
+    async with SqliteStore(path) as store, store.watch("k") as watch:
+        await watch.__anext__()
+        with closing(Database(str(path), 1, lambda _: None)) as writer:
+            for _ in range(300):
+                writer.commit([], [Put("k", b"")], None)
+        seen = 0
+        with trio.fail_after(PATIENCE):
+            while seen < 300:
+                seen = (await watch.__anext__()).revision
+
+
+async def test_the_end_of_a_session_is_seen_although_nobody_writes(path: Path, seldom: None) -> None:
+    async with SqliteStore(path) as store, SqliteStore(path) as other:
+        async with store.watch("e") as watch:
+            await watch.__anext__()
+            session = await other.open_session(200)
+            await other.commit([], [Put("e", b"", ephemeral=True)], session=session)
+            with trio.fail_after(PATIENCE):
+                await watch.__anext__()
+                session.stop_renewing()
+                await watch.__anext__()
+        assert (await store.get("e")).entry is None
+
+
+async def test_a_look_is_seldom_where_the_system_tells(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        engine = store._engine
+        assert engine is not None
+        look = partial(engine.worker.run, partial(store._look, engine))
+        await look()
+        assert await look() == sqlite_module._UNNOTICED_SECONDS
+        # Between the word that a transaction is coming and the transaction.
+        with closing(LeaseFile(f"{path}-leases", 1)) as leases:
+            leases.publish(1)
+        pauses = [await look() for _ in range(8)]
+        assert pauses[:3] == [0.001, 0.002, 0.004]
+        assert pauses[-1] == sqlite_module._POLL_SECONDS
+        await commit(path, "k")
+        await look()
+        assert await look() == sqlite_module._UNNOTICED_SECONDS
+
+
+async def test_a_system_that_refuses_notices_is_looked_at_often(
+    path: Path, seldom: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_module, "Notices", refusing)
+    async with SqliteStore(path) as store, store.watch("k") as watch:
+        await watch.__anext__()
+        await commit(path, "k")
+        with trio.fail_after(PATIENCE):
+            assert await watch.__anext__() == Changed("k", 1)
+
+
+async def test_a_system_that_does_not_tell_is_looked_at_often_from_then_on(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sqlite_module, "Notices", Deaf)
+    with caplog.at_level(logging.WARNING):
+        async with SqliteStore(path) as store, store.watch("k") as watch:
+            await watch.__anext__()
+            await commit(path, "k1")
+            with trio.fail_after(PATIENCE):
+                await watch.__anext__()
+            monkeypatch.setattr(sqlite_module, "_UNNOTICED_SECONDS", NEVER)
+            for number in range(2, 5):
+                await commit(path, f"k{number}")
+                with trio.fail_after(PATIENCE):
+                    await watch.__anext__()
+    assert caplog.text.count("did not tell of one") == 1
+
+
+async def test_who_is_told_all_the_time_looks_no_more_often_than_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked = list[float]()
+    steps = 0
+    step = Worker._retry_blocked
+
+    def count(self: Worker) -> None:
+        nonlocal steps
+        steps += 1
+        step(self)
+
+    monkeypatch.setattr(Worker, "_retry_blocked", count)
+    enough = trio.Event()
+
+    def poll() -> float:
+        looked.append(time.monotonic())
+        if len(looked) == 6:
+            worker.post(enough.set)
+        return time.monotonic() + NEVER
+
+    worker = Worker("test", 5.0, poll, 0.02)
+    told = os.eventfd(1)
+    try:
+        worker.notices = told
+        worker.polling = True
+        await worker.run(lambda: None)
+        with trio.fail_after(PATIENCE):
+            await enough.wait()
+    finally:
+        await worker.stop()
+        os.close(told)
+    assert min(after - before for before, after in itertools.pairwise(looked)) >= 0.02
+    assert steps <= 2 * len(looked) + 4, "it does not go round and round meanwhile"
