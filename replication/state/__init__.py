@@ -25,7 +25,13 @@ from ._batteries import Holding, Item
 from ._copy import Change
 from ._packing import PackingError
 from .collections import ReplicatedCounter, ReplicatedDict, ReplicatedSet
-from .coordination import LockLostError, ReplicatedElection, ReplicatedLock, ReplicatedQueue
+from .coordination import (
+    LockLostError,
+    ReplicatedElection,
+    ReplicatedLock,
+    ReplicatedQueue,
+    ResignedError,
+)
 from .errors import (
     ChangesLostError,
     CommandError,
@@ -66,6 +72,7 @@ __all__ = [
     "ReplicatedQueue",
     "ReplicatedSet",
     "Shards",
+    "ResignedError",
     "SnapshotMissingError",
     "StateClosedError",
     "StateError",

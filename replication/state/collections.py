@@ -45,6 +45,7 @@ class ReplicatedDict(Replica):
 
     async def put_many(self, values: Mapping[Key, Any], *, id: str | None = None) -> None:
         """Put several values atomically."""
+        given.mapping("values", values, "give a dict of keys and values")
         await self._do([3, [[_key(key), value] for key, value in values.items()]], id)
 
     async def put_if(self, key: Key, old: Any, value: Any, *, id: str | None = None) -> bool:
@@ -132,6 +133,12 @@ def _key(key: Key) -> Key:
     return key
 
 
+def _member(member: Member) -> Member:
+    if type(member) not in (str, bytes, int):
+        raise given.refused("member", member, "a member is a str, bytes or int")
+    return member
+
+
 class _Battery(ObjectReplica):
     make: Callable[[], Any]
 
@@ -156,7 +163,8 @@ class ReplicatedCounter(_Battery):
 
     async def add(self, name: str, amount: int = 1, *, id: str | None = None) -> int:
         """Add to a counter; returns the new value. Raises OverflowError beyond 64 bits."""
-        return int(await self.command("add", name, amount, id=id))
+        arguments = given.text("name", name), given.whole("amount", amount)
+        return int(await self.command("add", *arguments, id=id))
 
     async def value(self, name: str, *, after: int | None = None) -> int:
         """The current value."""
@@ -170,7 +178,7 @@ class ReplicatedCounter(_Battery):
 
     def value_stale(self, name: str) -> int:
         """The value in this copy, which may be outdated."""
-        return self._state.value(name)
+        return self._state.value(given.text("name", name))
 
     @property
     def _state(self) -> CounterState:
@@ -186,11 +194,11 @@ class ReplicatedSet(_Battery):
 
     async def add(self, member: Member, *, id: str | None = None) -> bool:
         """Add a member; returns whether it is new."""
-        return bool(await self.command("add", member, id=id))
+        return bool(await self.command("add", _member(member), id=id))
 
     async def discard(self, member: Member, *, id: str | None = None) -> bool:
         """Remove a member; returns whether it existed."""
-        return bool(await self.command("discard", member, id=id))
+        return bool(await self.command("discard", _member(member), id=id))
 
     async def contains(self, member: Member, *, after: int | None = None) -> bool:
         """Whether it is currently a member."""
@@ -204,7 +212,7 @@ class ReplicatedSet(_Battery):
 
     def contains_stale(self, member: Member) -> bool:
         """Whether this copy has it, which may be outdated."""
-        return self._state.contains(member)
+        return self._state.contains(_member(member))
 
     def __len__(self) -> int:
         """The number of members in this copy."""

@@ -13,6 +13,7 @@ import trio
 from ..client import _arguments as given
 from ..client.errors import ClientError
 from ._batteries import Holding, Item, LockState, QueueState
+from ._session import closed
 from .collections import _Battery
 from .errors import StateError
 from .replica import Tasks
@@ -24,6 +25,10 @@ _CLOSE_SECONDS = 5.0
 
 class LockLostError(StateError):
     """A lock was not prolonged in time; another process may hold it now."""
+
+
+class ResignedError(StateError):
+    """This handle of an election has resigned, and does not run any more."""
 
 
 class ReplicatedQueue(_Battery):
@@ -57,17 +62,15 @@ class ReplicatedQueue(_Battery):
 
     async def ack(self, item: Item) -> bool:
         """Acknowledge an item; returns whether it was still ours. If not, another taker has it or will get it."""
-        return bool(await self.command("ack", item.id, item.token))
+        return bool(await self.command("ack", *_held(item)))
 
     async def nack(self, item: Item) -> bool:
         """Return an item to the queue at once; returns whether it was still ours."""
-        return bool(await self.command("nack", item.id, item.token))
+        return bool(await self.command("nack", *_held(item)))
 
     async def prolong(self, item: Item, lease_ms: int = 30_000) -> bool:
         """Extend the lease of an item from now on; returns whether it was still ours."""
-        return bool(
-            await self.command("prolong", item.id, item.token, given.whole("lease_ms", lease_ms, least=1))
-        )
+        return bool(await self.command("prolong", *_held(item), given.whole("lease_ms", lease_ms, least=1)))
 
     async def size(self, *, after: int | None = None) -> int:
         """The number of waiting items."""
@@ -97,6 +100,13 @@ class ReplicatedQueue(_Battery):
         state = self.stale
         assert isinstance(state, QueueState)
         return state
+
+
+def _held(item: Item) -> tuple[int, int]:
+    """By which a command names it."""
+    if not isinstance(item, Item):
+        raise given.refused("item", item, "pass what `take` returned")
+    return item.id, item.token
 
 
 class ReplicatedLock(_Battery):
@@ -130,6 +140,7 @@ class ReplicatedLock(_Battery):
 
     async def holder(self, name: str) -> Holding | None:
         """The current holder; None if there is none, or its lease has ended by the newest record."""
+        given.text("name", name)
         await self.read()
         held = self._state.holder(name)
         return held if held is not None and held.until_ms > self.clock_ms else None
@@ -201,12 +212,15 @@ class ReplicatedElection(ReplicatedLock):
         self._lease_ms = given.whole("lease_ms", lease_ms, least=100)
         self._leads_until = 0.0
         self._changed = trio.Event()
+        self._campaign = trio.CancelScope()
+        self._over: StateError | None = closed("the election")
+        """Why this handle does not run."""
         self.leader_token: int | None = None
         """The fencing token of the newest leadership of this handle; None: it has never led."""
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        self._campaign = trio.CancelScope()
+        self._campaign, self._over = trio.CancelScope(), None
         nursery = await self._stack.enter_async_context(Tasks())
         nursery.start_soon(self._run)
         return self
@@ -214,6 +228,7 @@ class ReplicatedElection(ReplicatedLock):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._stand_down(closed("the election"))
         try:
             if error is None or isinstance(error, Exception):
                 await self.resign()
@@ -222,7 +237,11 @@ class ReplicatedElection(ReplicatedLock):
             await super().__aexit__(kind, error, traceback)
 
     async def resign(self) -> None:
-        """Give up the leadership at once, and stop running for it."""
+        """Give up the leadership at once, and stop running for it: only another handle can lead from now on."""
+        if self._over is None:
+            self._stand_down(
+                ResignedError(f"handle {self.name!r} has resigned: open another one to run for leadership")
+            )
         self._campaign.cancel()
         token, was_leader = self.leader_token, self.is_leader
         self._leads_until = 0.0
@@ -237,8 +256,15 @@ class ReplicatedElection(ReplicatedLock):
         return time.monotonic() < self._leads_until
 
     async def wait_for_leadership(self) -> int:
-        """Wait until this handle leads; returns the fencing token."""
+        """Wait until this handle leads; returns the fencing token.
+
+        Raises:
+          ResignedError: The handle has resigned, now or before.
+          StateError: Its copy has stopped (`FencedError`, ...), or is not open.
+        """
         while not self.is_leader:
+            if self._over is not None:
+                raise self._over
             await self._changed.wait()
         assert self.leader_token is not None
         return self.leader_token
@@ -254,18 +280,27 @@ class ReplicatedElection(ReplicatedLock):
                 asked = time.monotonic()
                 try:
                     token = await self.acquire_nowait(self._SEAT, self._lease_ms)
-                except StateError:
-                    return  # the copy has stopped, or another has the name
+                except StateError as error:
+                    # The copy has stopped, or another has the name.
+                    return self._stand_down(error)
                 except ClientError:
                     token = None
                     await trio.sleep(self._lease_ms / 3000)
                 if token is not None:
                     # The margin before the end of the lease covers clocks of different rates.
                     self.leader_token, self._leads_until = token, asked + 0.9 * self._lease_ms / 1000
-                    changed, self._changed = self._changed, trio.Event()
-                    changed.set()
+                    self._tell()
                 with trio.move_on_after(self._lease_ms / 3000), suppress(StateError):
                     await self._seat_is_free()
+
+    def _stand_down(self, why: StateError) -> None:
+        """It does not run any more; whoever waits for it to lead is told."""
+        self._over = why
+        self._tell()
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
 
     async def _seat_is_free(self) -> None:
         """Return when another handle gives up the seat; never return if the seat is ours or taken."""

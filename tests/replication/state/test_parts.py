@@ -515,7 +515,7 @@ async def test_the_lease_of_a_leader_counts_from_the_question(monkeypatch: pytes
 
     monkeypatch.setattr(election, "acquire_nowait", acquire)
     monkeypatch.setattr(election, "_seat_is_free", trio.sleep_forever)
-    election._campaign = trio.CancelScope()
+    election._campaign, election._over = trio.CancelScope(), None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(election._run)
         assert await election.wait_for_leadership() == 7

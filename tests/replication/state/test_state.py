@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from insync.replication import Admin, Producer
 from insync.replication.client.errors import InvalidArgumentError, InvalidSettingError, RequestTimeoutError
@@ -28,6 +29,7 @@ from insync.replication.state import (
     ReplicatedObject,
     ReplicatedQueue,
     ReplicatedSet,
+    ResignedError,
     SnapshotMissingError,
     StateClosedError,
     StateError,
@@ -562,3 +564,63 @@ async def test_one_of_all_leads_and_hands_over(servers: list[str]) -> None:
                 with trio.fail_after(40):  # less than the lease: it was given back
                     assert await two.wait_for_leadership() > first
             assert not one.is_leader
+            with trio.fail_after(40), pytest.raises(ResignedError, match="'one' has resigned"):
+                await one.wait_for_leadership()
+
+
+async def test_who_cannot_lead_any_more_does_not_wait_for_it(servers: list[str]) -> None:
+    """Neither before its block, nor when it resigns, its name is opened elsewhere, or its block ends."""
+    told: list[type[StateError]] = []
+
+    async def wait(handle: ReplicatedElection, heard: trio.Event) -> None:
+        with pytest.raises(StateError) as raised:
+            await handle.wait_for_leadership()
+        told.append(type(raised.value))
+        heard.set()
+
+    def elected(name: str) -> ReplicatedElection:
+        return ReplicatedElection.open(servers, "cron", name=name, lease_ms=60_000)
+
+    async with elected("one") as one:
+        await one.wait_for_leadership()
+        two = elected("two")
+        with trio.fail_after(40):
+            await wait(two, trio.Event())
+            await two.resign()
+            for ends in ("resigns", "is fenced", "closes"):
+                async with trio.open_nursery() as nursery, two:
+                    heard = trio.Event()
+                    nursery.start_soon(wait, two, heard)
+                    await trio.testing.wait_all_tasks_blocked()
+                    if ends == "resigns":
+                        await two.resign()
+                        await heard.wait()
+                    elif ends == "is fenced":
+                        async with elected("two"):
+                            await heard.wait()
+    assert told == [StateClosedError, ResignedError, FencedError, StateClosedError]
+
+
+@pytest.mark.parametrize(
+    ("made", "call"),
+    [
+        (ReplicatedDict, lambda handle: handle.put_many([("a", 1)])),
+        (ReplicatedCounter, lambda handle: handle.add(7)),
+        (ReplicatedCounter, lambda handle: handle.add("a", 1.5)),
+        (ReplicatedCounter, lambda handle: handle.add("a", True)),
+        (ReplicatedCounter, lambda handle: handle.value(["a"])),
+        (ReplicatedSet, lambda handle: handle.add(None)),
+        (ReplicatedSet, lambda handle: handle.discard(["a"])),
+        (ReplicatedSet, lambda handle: handle.contains(["a"])),
+        (ReplicatedQueue, lambda handle: handle.ack(7)),
+        (ReplicatedQueue, lambda handle: handle.nack(None)),
+        (ReplicatedQueue, lambda handle: handle.prolong("a")),
+        (ReplicatedLock, lambda handle: handle.holder(["a"])),
+    ],
+)
+async def test_what_is_no_argument_writes_no_command(servers: list[str], made: Any, call: Any) -> None:
+    async with made.open(servers, "state", name="one") as handle:
+        before = handle.token
+        with pytest.raises(InvalidArgumentError, match=r" is .*; "):
+            await call(handle)
+        assert handle.token == before
