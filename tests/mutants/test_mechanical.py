@@ -9,6 +9,7 @@ import functools
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -166,6 +167,68 @@ def test_the_processes_of_a_trial_end_with_the_run_that_a_signal_ends(
         if sleeper > 0:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(sleeper, signal.SIGKILL)
+
+
+HOLDS_A_PIPE = """
+import os, time
+
+def test_that_waits_forever():
+    os.write({told}, b"%d" % os.getpid())
+    time.sleep(600)
+"""
+
+
+def test_a_trial_ends_with_its_run_even_if_that_is_killed(tmp_path: Path) -> None:
+    test = tmp_path / "test_waiting.py"
+    hears, told = os.pipe()
+    test.write_text(HOLDS_A_PIPE.format(told=told))
+    run = subprocess.Popen([sys.executable, "-c", WHOLE_RUN, str(test)], cwd=ROOT, pass_fds=(told,))
+    os.close(told)
+    trial = -1
+    try:
+        trial = int(os.read(hears, 20))
+        run.kill()
+        run.wait()
+        (ended, _, _) = select.select([hears], [], [], 30)
+        assert ended and os.read(hears, 1) == b""
+        trial = -1
+    finally:
+        os.close(hears)
+        run.kill()
+        run.wait()
+        if trial > 0:
+            os.kill(trial, signal.SIGKILL)
+
+
+NEVER_ENDS = """
+import time
+
+def test_that_waits_forever():
+    time.sleep(600)
+
+def test_that_takes_long():
+    pass
+"""
+
+IMPATIENT = """
+import sys
+from tests.mutants.mechanical import trial
+from tests.mutants.mechanical.operators import sites
+from tests.mutants.mechanical.reach import REPLICATION, Reach
+
+trial.PATIENCE = 1
+site, names = sites(REPLICATION, "core")[0], [f"{sys.argv[1]}::test_that_{each}" for each in sys.argv[2:]]
+seconds = dict(zip(names, [0.01, 500.0]))
+print(trial.attempt(site, 1.0, Reach({site.file: {site.line: names}}, seconds), simulate=False).verdict)
+"""
+
+
+def test_a_trial_ends_when_one_of_its_tests_never_does_however_long_all_may_take(tmp_path: Path) -> None:
+    test = tmp_path / "test_waiting.py"
+    test.write_text(NEVER_ENDS)
+    command = [sys.executable, "-c", IMPATIENT, str(test), "waits_forever", "takes_long"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "hung", done.stderr
 
 
 def test_the_processes_of_a_trial_end_with_it_if_a_signal_ends_it(tmp_path: Path) -> None:

@@ -15,13 +15,13 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _ASKED_TO_END = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
 def ended() -> Iterator[None]:
-    """While this is open, no process that this one starts outlives it, except if SIGKILL ends this one."""
+    """While this is open, no process that this one starts outlives it; after SIGKILL the nodes of a trial may."""
     adopt()
     before = {number: signal.signal(number, _leave) for number in _ASKED_TO_END}
     try:
@@ -34,18 +34,18 @@ def ended() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def by_default() -> None:
-    """A forked process is ended by a signal at once; its parent ends the others."""
+def follow(parent: int) -> None:
+    """In a forked process: a signal ends it at once, and so does the end of its parent, in whatever way."""
     for number in _ASKED_TO_END:
         signal.signal(number, signal.SIG_DFL)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def adopt() -> None:
     """From now on a process below this one whose parent ends becomes a child of this one, in any session."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(number)}")
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def end() -> int:
@@ -59,6 +59,13 @@ def end() -> int:
                 os.waitpid(child, 0)
             ended += 1
     return ended
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:

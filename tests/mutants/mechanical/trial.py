@@ -15,6 +15,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 import attrs
+import pytest
 
 from . import orphans
 from .operators import Site, changed
@@ -27,6 +28,8 @@ GRACE = 4
 """How many times its share of processor time a trial may take before it counts as hung."""
 SLEEPING = 20
 """How many times as long it may take if it sleeps: meanwhile processes that it waits for use the processors."""
+PATIENCE = 60
+"""Seconds that each test has, besides `SLEEPING` times what it took: one that never ends ends the trial."""
 
 SURVIVED, BY_TESTS, BY_SIMULATION, AT_IMPORT, UNNOTICED = 10, 11, 12, 13, 14
 VERDICTS = {
@@ -62,10 +65,12 @@ def attempt(site: Site, seconds: float, reach: Reach, *, simulate: bool = True) 
     started = time.monotonic()
     sys.stdout.flush()
     orphans.adopt()
+    run = os.getpid()
     child = os.fork()
     if child == 0:
         code = AT_IMPORT
         try:
+            orphans.follow(run)
             code = _in_child(site, seconds, reach, simulate)
         finally:
             os._exit(code)
@@ -87,7 +92,6 @@ def digest(site: Site) -> str:
 
 
 def _in_child(site: Site, seconds: float, reach: Reach, simulate: bool) -> int:
-    orphans.by_default()
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
@@ -95,7 +99,7 @@ def _in_child(site: Site, seconds: float, reach: Reach, simulate: bool) -> int:
     tests = reach.of(site)
     plant(site)
     _allow(GRACE * LOADING + 2 * reach.cost(tests))
-    if tests and not run_tests(tests):
+    if tests and not run_tests(tests, _Patience(reach)):
         return BY_TESTS
     if not simulate or room_of(site.file) != "core":
         return UNNOTICED
@@ -108,6 +112,17 @@ def _in_child(site: Site, seconds: float, reach: Reach, simulate: bool) -> int:
             return BY_SIMULATION
         seed += 1
     return SURVIVED
+
+
+class _Patience:
+    """A plugin of pytest: ends this process when one test takes far longer than it did without the change."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        signal.alarm(PATIENCE + int(SLEEPING * self._reach.cost([nodeid])))
 
 
 def _allow(seconds: float) -> None:

@@ -130,6 +130,7 @@ def test_each_change_of_a_partition_is_one_line_that_says_why(
     assert (line.facts["leader"], line.facts["isr"]) == (after.leader, list(after.isr))
     assert line.facts["was_leader"] == (before.leader if before is not None else -1)
     assert line.facts["partition_epoch"] == after.partition_epoch
+    assert line.facts["was_partition_epoch"] == (before.partition_epoch if before is not None else -1)
 
 
 def test_what_has_not_changed_is_not_told_and_what_we_wrote_ourselves_says_why() -> None:
