@@ -20,7 +20,7 @@ from ._clients import admin
 from ._options import Options
 from ._tracebacks import plainly
 from ._transactions import Written, abort_open, check_alone, end_transaction, write_transaction
-from ._workers import settle
+from ._workers import Sent, settle
 from ._writing import WriteOptions, write_rows
 from .errors import OptionError, SchemaError
 
@@ -126,7 +126,7 @@ def _end(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], 
             end_transaction(options, message.written, committed=committed)
 
 
-class InsyncWriter(DataSourceArrowWriter):
+class InsyncWriter(Sent, DataSourceArrowWriter):
     """A batch query's rows into topics."""
 
     def __init__(self, options: WriteOptions) -> None:
@@ -163,7 +163,7 @@ class InsyncWriter(DataSourceArrowWriter):
         settle()
 
 
-class InsyncStreamWriter(DataSourceStreamArrowWriter):
+class InsyncStreamWriter(Sent, DataSourceStreamArrowWriter):
     """A streaming query's rows into topics; the names of producers are the same when a batch is replayed."""
 
     def __init__(self, options: WriteOptions) -> None:

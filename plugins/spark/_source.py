@@ -42,7 +42,7 @@ from ._offsets import (
 from ._options import Options
 from ._reading import ReadOptions, read_range, tell_loss
 from ._tracebacks import plainly
-from ._workers import settle
+from ._workers import Sent, settle
 from .errors import OffsetError, OptionError
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def deleted(start: Offsets, end: Offsets, first: Offsets) -> list[str]:
     ]
 
 
-class InsyncReader(DataSourceReader):
+class InsyncReader(Sent, DataSourceReader):
     """A batch query."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
@@ -203,7 +203,7 @@ class InsyncReader(DataSourceReader):
         return read_range(self._plan.read, partition.value)
 
 
-class InsyncStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class InsyncStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming query. One instance lives on the driver for the whole run; tasks have copies of another."""
 
     def __init__(self, options: Options, schema: StructType) -> None:

@@ -26,11 +26,11 @@ def register(spark: SparkSession) -> None:
     from pyspark.sql.types import StructType
 
     from insync.plugins.spark._columns import ARROW_TYPES, source_schema
-    from insync.plugins.spark._workers import settle
+    from insync.plugins.spark._workers import Sent, settle
 
     most_rows, most_bytes = _ROWS, _BYTES
 
-    class Rows:
+    class Rows(Sent):
         def __init__(self, options: dict[str, str]) -> None:
             self._rows, self._size, self._parts = (int(options[each]) for each in ("rows", "size", "parts"))
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+import pytest
 
 from insync.plugins.spark._workers import in_worker
 
@@ -43,6 +46,41 @@ assert more > frozen, "what came with another kind of task is out of sight, too"
 settle()
 assert gc.get_freeze_count() <= more, "and only once"
 """
+
+RECEIVED = """
+import pickle, socket, sys, threading
+from importlib.machinery import ModuleSpec
+from insync.plugins.spark._columns import source_schema
+from insync.plugins.spark._options import Options
+from insync.plugins.spark._sink import InsyncStreamWriter, InsyncWriter
+from insync.plugins.spark._source import InsyncReader, InsyncStreamReader
+
+listener = socket.create_server(("127.0.0.1", 0))
+java = socket.create_connection(listener.getsockname())
+ours, _ = listener.accept()
+plain, _ = socket.socketpair()
+kind = (socket.IPPROTO_TCP, socket.TCP_QUICKACK)
+given = {"servers": "tcp://127.0.0.1:1", "subscribe": "t", "startingOffsets": "earliest"}
+options = Options(given, ("subscribe", "startingOffsets"))
+schema = source_schema(["value"], False)
+sent = [make(options, schema) for make in (InsyncReader, InsyncStreamReader)]
+sent += [make(None) for make in (InsyncWriter, InsyncStreamWriter)]
+for spec, acknowledges in (None, 0), (ModuleSpec("pyspark.daemon", None), 1):
+    sys.modules["__main__"].__spec__ = spec
+    for each in sent:
+        ours.setsockopt(*kind, 0)
+        assert not ours.getsockopt(*kind), "it waits with its acknowledgement"
+        found = pickle.loads(pickle.dumps(each))
+        assert vars(found).keys() == vars(each).keys()
+        assert ours.getsockopt(*kind) == acknowledges, (each, spec)
+ours.send(b"x"), plain.send(b"x")
+assert java.recv(1) == b"x", "nothing was closed"
+"""
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="of Linux alone")
+def test_a_task_acknowledges_what_java_has_sent_and_no_user_process_does() -> None:
+    subprocess.run([sys.executable, "-c", RECEIVED], check=True, timeout=60)
 
 
 def test_a_process_settles_once_for_what_it_imports_and_only_if_it_is_sparks() -> None:
