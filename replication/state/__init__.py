@@ -41,6 +41,7 @@ from .errors import (
     SnapshotMissingError,
     StateClosedError,
     StateError,
+    WrongStateError,
 )
 from .handle import Replicated, replicate
 from .machine import Context, StateMachine
@@ -78,6 +79,7 @@ __all__ = [
     "StateError",
     "StateMachine",
     "StateSettings",
+    "WrongStateError",
     "command",
     "query",
     "replicate",
