@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -83,6 +83,21 @@ def command(arguments: Sequence[str], folder: Path) -> Iterator[Command]:
         for child in left:
             if child.is_running():
                 child.kill()
+
+
+def in_the_end(look: Callable[[], object]) -> None:
+    """Look again until all that `look` asserts holds, for a minute at most.
+
+    A node that a busy machine stops for a second has lost its session, and is told of as gone until it is back.
+    """
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        try:
+            look()
+            return
+        except AssertionError:
+            if time.monotonic() >= deadline:
+                raise
 
 
 def all_end(processes: Sequence[psutil.Process], seconds: float = 15.0) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from .command_process import Command, all_end, command
+from .command_process import Command, all_end, command, in_the_end
 
 
 @pytest.fixture(scope="module")
@@ -204,30 +204,37 @@ def test_what_is_unhealthy_is_shown_and_status_says_so(tmp_path: Path) -> None:
     with command(["up", "--nodes", "3"], tmp_path) as run:
         given = run.wait_for_line("export INSYNC_SERVERS=").split("=", 1)[1]
         insync(given, "topic", "create", "pair", "--replication-factor", "2", "--partitions", "3")
-        while insync(given, "topic", "describe", "--unhealthy").stdout != b"all partitions are healthy\n":
-            pass  # the logs are being made
-        assert insync(given, "status").returncode == 0
+
+        def is_well() -> None:  # as soon as the logs are made
+            assert insync(given, "topic", "describe", "--unhealthy").stdout == b"all partitions are healthy\n"
+            assert insync(given, "status").returncode == 0
+
+        in_the_end(is_well)
         pids = {
             int(each.split()[1]): int(each.split()[3]) for each in run.lines["stdout"] if "  pid " in each
         }
         os.kill(pids[3], signal.SIGKILL)
         run.wait_for_line("node 3 ended", "stderr")
         living = ",".join(given.split(",")[:2])
-        # Two of three partitions have a replica there; a write with acks=all needs both replicas of a pair.
-        while (told := json.loads(insync(living, "status", "--json").stdout))["under_min_isr"] == []:
-            pass
-        done = insync(living, "status")
-        assert done.returncode == 1
-        assert b"all partitions are fully replicated" not in done.stdout
-        assert b"takes no acks=all write, under min_insync_replicas: pair-" in done.stdout
-        assert b"no answer from nodes 3" in done.stdout
-        assert max(node["lag"] for node in told["nodes"]) == 0
-        (topic,) = json.loads(insync(living, "topic", "describe", "--unhealthy", "--json").stdout)
-        assert {each["partition"] for each in topic["partitions"]} == {
-            int(name.rpartition("-")[2]) for name in told["under_min_isr"]
-        }
-        shown = insync(living, "topic", "describe", "pair", "--unhealthy").stdout.decode()
-        assert shown.startswith("topic pair: 3 partitions") and shown.count("\npartition ") == 2
+
+        def is_ill() -> None:
+            # Two of three partitions have a replica there; a write with acks=all needs both replicas of a pair.
+            told = json.loads(insync(living, "status", "--json").stdout)
+            assert len(told["under_min_isr"]) == 2
+            done = insync(living, "status")
+            assert done.returncode == 1
+            assert b"all partitions are fully replicated" not in done.stdout
+            assert b"takes no acks=all write, under min_insync_replicas: pair-" in done.stdout
+            assert b"no answer from nodes 3" in done.stdout
+            assert max(node["lag"] for node in told["nodes"]) == 0
+            (topic,) = json.loads(insync(living, "topic", "describe", "--unhealthy", "--json").stdout)
+            assert {each["partition"] for each in topic["partitions"]} == {
+                int(name.rpartition("-")[2]) for name in told["under_min_isr"]
+            }
+            shown = insync(living, "topic", "describe", "pair", "--unhealthy").stdout.decode()
+            assert shown.startswith("topic pair: 3 partitions") and shown.count("\npartition ") == 2
+
+        in_the_end(is_ill)
         run.signal(signal.SIGINT)
         run.finish()
 
