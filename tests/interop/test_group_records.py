@@ -68,7 +68,7 @@ async def _groups_of_both_protocols(folder: Path) -> None:
             async with Consumer(node.endpoints, group_id=protocol, **options) as consumer:
                 consumer.subscribe(["t"])
                 got = 0
-                with trio.fail_after(20):
+                with trio.fail_after(60):
                     while got < 6:
                         got += len(await consumer.poll(200))
                 await consumer.commit()

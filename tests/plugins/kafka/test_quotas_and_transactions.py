@@ -199,7 +199,7 @@ async def test_where_an_epoch_ends_is_told_to_consumers(tmp_path: Path) -> None:
 
     async with asking(tmp_path) as (node, client):
         await make(node)
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while (empty := (await ask(client, 4))[0])[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 pass
         assert empty == (0, 0, 0), "nothing is written in this epoch yet"

@@ -112,7 +112,7 @@ async def test_a_hundred_half_open_links_make_room_the_oldest_first(caplog, monk
         address = ("127.0.0.1", int(url.rpartition(":")[2]))
         silent = [socket.create_connection(address) for _ in range(100)]
         try:
-            with trio.fail_after(5):
+            with trio.fail_after(60):
                 connection = await connect(url, identity=Identity(), nursery=nursery, security=SECRET)
                 (await connection.request(1, timeout=5)).release()
             await until(lambda: is_hung_up(silent[36]), "all have made room")

@@ -129,7 +129,7 @@ def test_callbacks_are_called_in_the_loop(threaded: ThreadedCluster) -> None:
             refusal = fail_with(ErrorCode.INVALID_RECORD)
             threaded.do(lambda: [node.script(Kind.PRODUCE, refusal) for node in threaded.cluster.nodes])
             bad = await producer.send("t", b"y", on_delivery=hear)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 found = [await heard.get(), await heard.get()]
         assert {each for each, _ in found} == {good, bad}
         assert {thread for _, thread in found} == {threading.main_thread()}

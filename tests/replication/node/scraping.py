@@ -26,7 +26,7 @@ class Answered:
 async def converse(address: str, request: bytes) -> Answered:
     """Send bytes, read until the server ends the connection."""
     host, _, port = address.rpartition(":")
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with await trio.open_tcp_stream(host, int(port)) as stream:
             await stream.send_all(request)
             await stream.send_eof()

@@ -34,7 +34,7 @@ def secrets(tmp_path: Path) -> dict[str, Path]:
 
 
 async def replicates(node: Node, topic: str, **known: object) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with Admin(node.endpoints, **known) as admin:
             await admin.create_topic(topic, partitions=2, replication_factor=2)
         async with Producer(node.endpoints, **known) as producer:

@@ -32,7 +32,7 @@ async def read(servers: list[str], count: int) -> list[ConsumerRecord]:
     async with Consumer(servers, auto_offset_reset="earliest") as consumer:
         consumer.assign([AT])
         found: list[ConsumerRecord] = []
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while len(found) < count:
                 found += await consumer.poll(timeout_ms=200)
         return found

@@ -209,7 +209,7 @@ async def test_a_partition_moves_while_it_is_written_and_the_old_log_goes(cluste
             await produce(servers, "t", values[:200])
             assert await admin.reassign_partitions({("t", 0): new}) == {("t", 0): None}
             await produce(servers, "t", values[200:])
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 await admin.wait_for_reassignments(["t"])
             (info,) = await admin.describe_topics(["t"])
             moved = info.partitions[0]
@@ -217,7 +217,7 @@ async def test_a_partition_moves_while_it_is_written_and_the_old_log_goes(cluste
             assert sorted(await consume(servers, "t", 1, 300)) == sorted(values)
             await until(lambda: folders(cluster, new))
             await admin.reassign_partitions({("t", 0): [*old, *new]})
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 await admin.wait_for_reassignments(["t"])
             await until(lambda: replicas_agree(admin, "t", 4))
 
@@ -265,7 +265,7 @@ async def test_a_cancelled_move_leaves_the_old_replicas_and_no_new_ones(
             (moving,) = (await admin.list_partition_reassignments()).values()
             assert (moving.target, moving.adding, moving.removing) == ([new], [new], [old])
             await admin.reassign_partitions({("t", 0): None})
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 await admin.wait_for_reassignments()
             (info,) = await admin.describe_topics(["t"])
             assert info.partitions[0].replicas == [old]
@@ -281,7 +281,7 @@ async def test_an_even_placement_is_planned(cluster: Cluster) -> None:
             assert [sorted(nodes) for nodes in planned.values()] == [[2, 3]] * 4
             assert sorted(nodes[0] for nodes in planned.values()) == [2, 2, 3, 3]
             await admin.reassign_partitions(planned)
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 await admin.wait_for_reassignments()
             await until(lambda: full_isr(admin, "t", 2))
 
@@ -318,7 +318,7 @@ async def test_a_plugins_policy_is_one_of_a_topics_settings(
                 await admin.create_topic("t", 1, 1, config)
                 assert (await admin.describe_config("t"))["unclean_leader_election"] == "last"
                 await admin.reassign_partitions({("t", 0): [1]})
-                with trio.fail_after(20):
+                with trio.fail_after(60):
                     await admin.wait_for_reassignments()
             await until(lambda: led_by(admin, -1))
             assert election_policies()["wait"] is wait

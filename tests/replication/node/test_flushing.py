@@ -25,7 +25,7 @@ def flushed(folder: Path) -> int:
 
 
 async def reaches(folder: Path, offset: int) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while flushed(folder) < offset:
             await trio.lowlevel.checkpoint()
 

@@ -365,7 +365,7 @@ async def test_groups_are_coordinated_for_clients_of_gateways(tmp_path: Path) ->
         await admin.create_topic("t", partitions=1, replication_factor=1)
         client, service = Client(), Probe.service
         found = gm.Coordinator(key="", error=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while found.error:
                 answer = (await service.ask(client, gm.FindCoordinatorRequest(keys=["g"]))).message
                 assert isinstance(answer, gm.FindCoordinatorResponse)

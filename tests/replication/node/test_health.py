@@ -198,7 +198,7 @@ async def test_a_store_that_takes_no_writes_is_told_and_stops_no_acknowledgement
                 return "taken no write" in (await failing(node)).get("store", "")
 
             await until(told)
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 await (await producer.send("t", b"meanwhile")).wait()
             (mine,) = [each for each in await admin.describe_replicas() if each.node_id == 1]
             assert mine.store_age_ms > 150

@@ -44,7 +44,7 @@ def fetches_from(node: Node) -> set[str]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while not condition():  # noqa: ASYNC110 - what the nodes do by themselves
             await trio.sleep(0.01)
 
@@ -147,7 +147,7 @@ async def test_a_consumer_whose_range_was_cut_asks_again(
             await (await producer.send_many("t", values, partition=0)).wait()
         failures = fail_at_first(monkeypatch)
         found: list[bytes | None] = []
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             async with Consumer(servers, auto_offset_reset="earliest") as consumer:
                 consumer.assign([("t", 0)])
                 while len(found) < len(values):

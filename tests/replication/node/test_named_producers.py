@@ -152,7 +152,7 @@ async def test_who_was_replaced_gets_no_epoch_and_the_name_goes_on(tmp_path: Pat
             identities = former._sender._identities
             assert identities.current is not None
             identities.want()
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 while identities.fenced is None:
                     await trio.lowlevel.checkpoint()
             with pytest.raises(ProducerFencedError, match="another producer has been opened"):

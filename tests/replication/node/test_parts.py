@@ -83,7 +83,7 @@ async def test_an_error_nobody_thought_of_ends_the_writer_and_is_told() -> None:
         writer.submit(
             CallWork(Lane(failed=nothing), fail if in_thread else nothing, nothing if in_thread else fail)
         )
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             await failed.wait()
             await writer.stop()
         assert [str(error) for error in died] == [f"'{broken}'"]
@@ -103,7 +103,7 @@ async def test_an_error_that_nobody_expects_in_an_answer_ends_the_node(
             monkeypatch.setattr(Replicas, "step", step)
             ask = bx.Ask(question=1, connection="c", kind=m.Kind.FETCH, message=None, timeout=1.0)
             dialler.done(ask, ConnectError("lost"))
-            with trio.fail_after(5):
+            with trio.fail_after(60):
                 await trio.sleep_forever()
 
 
@@ -115,7 +115,7 @@ async def test_nothing_is_told_of_the_time_before_the_registration(tmp_path: Pat
         state = ClusterState(store, node, session, nursery)
         answered: list[m.CreateTopicResponse] = []
         request = m.CreateTopicRequest(name="t", partitions=1, replication_factor=1, forwarded=True)
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             async with trio.open_nursery() as creating:
                 state._nursery = creating
                 state.grant(request, answered.append)
@@ -246,7 +246,7 @@ async def test_an_error_nobody_thought_of_ends_the_flusher_and_is_told(
         node = Replicas(settings, Found([directory]), 1, nursery)
         (home,) = node.directories
         home.flusher.start()
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             await node.failed.wait()
             await home.flusher.stop()
     assert "KeyError('flush')" in str(node.failure)
@@ -283,11 +283,11 @@ async def test_work_that_waits_for_the_device_waits_together_and_in_order_within
     for number, waits in ((0, True), (1, False), (2, True), (3, False)):
         for lane in range(3):
             writer.submit(work(lane, number, waits=waits))
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while len(writer._beside._queue) < 3:
             await trio.lowlevel.checkpoint()
     hold.set()
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while len(done) < 10 or not failed:
             await trio.lowlevel.checkpoint()
         await writer.stop()
@@ -310,7 +310,7 @@ async def test_each_of_many_that_wait_together_is_a_sign_of_life() -> None:
     # Behind the last of them.
     writer.submit(CallWork(lane, lambda: None, lambda _: finished.set()))
     hold.set()
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         await finished.wait()
         await writer.stop()
     assert len(seen) > 10
@@ -333,7 +333,7 @@ async def test_an_error_nobody_thought_of_among_those_that_wait_ends_the_writer(
             CallWork(Lane(failed=lambda _: None), partial(pow, 1, -1, number), lambda _: None, waits=True)
         )
     hold.set()
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         await reported.wait()
         await writer.stop()
     assert isinstance(died[0], ValueError)

@@ -304,7 +304,7 @@ async def test_a_client_that_does_not_pause_is_held_up_and_loses_nothing(
             return node._replicas.quotas.held > 0
 
         await until(holds)
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             body = wire.encode(m.MetadataRequest())
             (await connection.request(m.Kind.METADATA, body, timeout=10)).release()
             assert not done.is_set(), "other kinds pass"

@@ -33,7 +33,7 @@ async def read(servers: list[str], count: int, partition: int = 0) -> list[bytes
     async with Consumer(servers, auto_offset_reset="earliest") as consumer:
         consumer.assign([("t", partition)])
         found: list[bytes] = []
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while len(found) < count:
                 found += [record.value or b"" for record in await consumer.poll(timeout_ms=200)]
         return found

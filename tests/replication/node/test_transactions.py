@@ -339,7 +339,7 @@ async def test_consume_transform_produce_counts_each_input_once(tmp_path: Path) 
             output.assign([("out", 0), ("out", 1)])
             scope = await nursery.start(_in_scope, work, "1", 60)
             nursery.start_soon(_forgiving, work, "2")
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 while len(found) < 40:
                     found += [each.value for each in await output.poll(200)]
                 # It has read, written and not committed: another member does it again.

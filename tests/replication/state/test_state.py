@@ -290,7 +290,7 @@ async def test_a_copy_that_differs_stops(servers: list[str]) -> None:
         for _ in range(5):
             await one.submit(b"go")
         stopped = []
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while not stopped:
                 for each in (one, same, other):
                     try:
@@ -479,7 +479,7 @@ async def test_a_queue_gives_every_item_to_one_worker(servers: list[str]) -> Non
             for number in range(20):
                 await one.put(number)
             assert await two.put(99, id="once") == await one.put(99, id="once")
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 while (await one.counts()) != {"waiting": 0, "taken": 0, "dead": 0}:
                     pass
             nursery.cancel_scope.cancel()
