@@ -14,6 +14,9 @@ from pathlib import Path
 
 import attrs
 
+STEADY = ("--session-timeout-ms", "60000", "--set", "leader_silence_timeout_ms=0")
+"""Options of nodes of which a test ends none: a machine that stands still for seconds costs them nothing."""
+
 
 @attrs.define(eq=False)
 class NodeProcess:

@@ -12,6 +12,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 
 from insync import __version__
 from insync.replication.client.blocking import BlockingAdmin, BlockingConsumer, BlockingProducer
+from insync.transport.patience import PATIENCE as PATIENCE_OF_KITS
 from tests.processes import NodeProcess, cluster, start_again
 
 from .browser import (
@@ -41,6 +42,8 @@ HOSTILE = b"<script>document.title='run'</script><img src=x onerror=\"document.t
 REBALANCES = "//section[h2='Rebalances']//tbody/tr"
 BANNER = "//*[contains(@class, 'banner')]"
 OPTIONS = ("--rack", "east")
+SOON = 2.0 * PATIENCE_OF_KITS
+"""Seconds after which a change is to be on a page that is open."""
 BILLING = ["billing", "consumer", "Stable", "1", "3", "20"]
 
 
@@ -403,10 +406,10 @@ def test_an_election_is_on_the_open_page_and_a_cluster_half_down_recovers(place:
     for _ in range(3):
         took = end_of_a_leader(place)
         dead = next(node for node in place.nodes if node.process.poll() is not None)
-        if took < 2.0:
+        if took < SOON:
             break
         start_again(place.nodes, dead.node_id, *OPTIONS)  # what else runs on this machine may have held it up
-    assert took < 2.0
+    assert took < SOON
     open_page(place, "why", "Why")
     shows(page, f"Node {dead.node_id} does not answer")
     shows(page, "orders-0 has 2 of 3 in sync")

@@ -9,7 +9,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
 from insync.replication.client.blocking import BlockingAdmin
-from tests.processes import cluster
+from tests.processes import STEADY, cluster
 
 from .browser import browser, complaints, confirm, dashboard, fill, find_browser, press, shows
 
@@ -27,7 +27,7 @@ def log_in(page: WebDriver, url: str, name: str, password: str) -> None:
 
 
 def test_users_see_and_change_what_their_rules_let_them(tmp_path: Path) -> None:
-    with cluster(tmp_path, 1) as (node,), BlockingAdmin(node.endpoint) as admin:
+    with cluster(tmp_path, 1, *STEADY) as (node,), BlockingAdmin(node.endpoint) as admin:
         admin.create_user("ops", "ops-password", allow=["consume", "produce", "admin"])
         admin.create_user("looker", "looker-password", allow=["consume"])
         admin.create_user("writer", "writer-password", allow=["produce"])

@@ -23,7 +23,7 @@ from insync.replication.client import (
     UserInfo,
 )
 from insync.replication.client.admin import TopicInfo
-from tests.processes import NodeProcess, cluster
+from tests.processes import STEADY, NodeProcess, cluster
 
 pytest.importorskip("nicegui")
 
@@ -37,7 +37,7 @@ from insync.plugins.dashboard.pages._frame import ChangesNotAllowedError, Site
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with cluster(tmp_path_factory.mktemp("one"), 1) as (one,):
+    with cluster(tmp_path_factory.mktemp("one"), 1, *STEADY) as (one,):
         yield one
 
 

@@ -10,14 +10,14 @@ import trio
 
 from insync.replication.cli import main
 from insync.replication.client import Admin, BlockingConsumer, Producer
-from tests.processes import cluster
+from tests.processes import STEADY, cluster
 
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with cluster(tmp_path_factory.mktemp("groups"), 1) as (node,):
+    with cluster(tmp_path_factory.mktemp("groups"), 1, *STEADY) as (node,):
         trio.run(_fill, node.endpoint)
         yield node.endpoint
 

@@ -16,7 +16,7 @@ from insync.replication.cli.top import _Sample, picture
 from insync.replication.cli.top_tables import Sort, by, draw
 from insync.replication.client import NodeHealth
 from insync.replication.core.messages import HealthCheck
-from tests.processes import NodeProcess, cluster
+from tests.processes import STEADY, NodeProcess, cluster
 
 pytestmark = pytest.mark.xdist_group("operations")
 """They share two nodes, and what the first of them wrote."""
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.xdist_group("operations")
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[NodeProcess]]:
-    with cluster(tmp_path_factory.mktemp("cluster"), 2) as nodes:
+    with cluster(tmp_path_factory.mktemp("cluster"), 2, *STEADY) as nodes:
         assert (
             main(["topic", "create", "load", "--partitions", "2", "--replication-factor", "2", *at(nodes)])
             == 0
@@ -59,8 +59,8 @@ def until_quotas(
 def test_health_is_a_status_and_says_why_not(
     nodes: list[NodeProcess], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert said(capsys, "health", "--wait", "20", *at(nodes)) == "node 1: ready\nnode 2: ready\n"
-    (one,) = told(capsys, "health", "--wait", "30", "--node", "1", *at(nodes))
+    assert said(capsys, "health", "--wait", "60", *at(nodes)) == "node 1: ready\nnode 2: ready\n"
+    (one,) = told(capsys, "health", "--wait", "60", "--node", "1", *at(nodes))
     assert one["node_id"] == 1 and one["ready"] and all(check["ok"] for check in one["checks"])
     assert main(["health", "--node", "9", *at(nodes)]) == 1
     assert "there is no node 9: the cluster has 1, 2" in capsys.readouterr().err
@@ -73,7 +73,7 @@ def test_health_of_a_cluster_that_has_lost_a_node(
     with cluster(tmp_path, 2) as nodes:
         servers = at(nodes[:1])
         said(capsys, "topic", "create", "t", "--partitions", "2", "--replication-factor", "2", *servers)
-        said(capsys, "health", "--wait", "20", *servers)
+        said(capsys, "health", "--wait", "60", *servers)
         nodes[1].kill()
         lines = ""
         # That it is gone, and what this comes to for each partition, are learnt one after the other.
@@ -93,7 +93,7 @@ def test_health_of_a_cluster_that_has_lost_a_node(
         assert "node 2: OUT OF SYNC; why: its node is not registered" in described
         again = NodeProcess.start(2, tmp_path)
         nodes.append(again)
-        assert said(capsys, "health", "--wait", "20", *servers) == "node 1: ready\nnode 2: ready\n"
+        assert said(capsys, "health", "--wait", "60", *servers) == "node 1: ready\nnode 2: ready\n"
 
 
 def test_a_bench_writes_and_reads_what_it_says(

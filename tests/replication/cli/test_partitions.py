@@ -9,7 +9,7 @@ import pytest
 
 from insync.replication.cli import main
 from insync.replication.cli.topic import _remarks
-from tests.processes import cluster
+from tests.processes import STEADY, cluster
 
 
 def test_partitions_are_moved_listed_and_given_back_to_preferred_leaders(
@@ -20,7 +20,7 @@ def test_partitions_are_moved_listed_and_given_back_to_preferred_leaders(
         out, err = capsys.readouterr()
         return status, out, err
 
-    with cluster(tmp_path, 2) as nodes:
+    with cluster(tmp_path, 2, *STEADY) as nodes:
         monkeypatch.setenv("INSYNC_SERVERS", ",".join(node.endpoint for node in nodes))
         assert run("topic", "create", "t", "--partitions", "2", "--replication-factor", "1")[0] == 0
         assert run("reassign") == (0, "nothing is being moved\n", "")

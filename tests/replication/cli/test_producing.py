@@ -14,7 +14,7 @@ import pytest
 
 from insync.replication.cli import main
 from insync.replication.client import BlockingConsumer
-from tests.processes import cluster
+from tests.processes import STEADY, cluster
 
 from .test_topics import insync
 
@@ -33,7 +33,7 @@ def lines(*arguments: str) -> list[dict[str, Any]]:
 
 
 def test_records_are_written_and_read_as_asked_for(tmp_path: Path) -> None:
-    with cluster(tmp_path, 1) as (node,):
+    with cluster(tmp_path, 1, *STEADY) as (node,):
         servers = ("--servers", node.endpoint)
         made = insync("topic", "create", "t", "--partitions", "2", "--replication-factor", "1", *servers)
         assert made.returncode == 0, made.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import cluster
+from tests.processes import STEADY, cluster
 
 
 def insync(*arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -23,7 +23,7 @@ def insync(*arguments: str, text: str | None = None) -> subprocess.CompletedProc
 
 
 def test_a_topic_is_changed_and_deleted_by_commands(tmp_path: Path) -> None:
-    with cluster(tmp_path, 1) as (node,):
+    with cluster(tmp_path, 1, *STEADY) as (node,):
         servers = ("--servers", node.endpoint)
         assert insync("topic", "create", "t", "--replication-factor", "1", *servers).returncode == 0
         assert insync("produce", "t", *servers, text="a\nb\nc\n").returncode == 0

@@ -11,7 +11,7 @@ import trio
 
 import insync.replication.asyncio as bridge
 from insync.replication.client import Admin, BlockingConsumer, Consumer, GroupIdNotFoundError, Producer
-from tests.processes import NodeProcess, cluster
+from tests.processes import STEADY, NodeProcess, cluster
 
 ORDERS = 60
 
@@ -19,7 +19,7 @@ ORDERS = 60
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     """Three nodes with topic `orders` of three partitions and 60 records."""
-    with cluster(tmp_path_factory.mktemp("groups")) as nodes:
+    with cluster(tmp_path_factory.mktemp("groups"), 3, *STEADY) as nodes:
         urls = [node.endpoint for node in nodes]
         trio.run(_fill, urls)
         yield urls

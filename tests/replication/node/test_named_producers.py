@@ -19,7 +19,7 @@ from insync.replication.client import (
     UnknownTopicError,
 )
 from insync.storage.batch import build_batch
-from tests.processes import cluster
+from tests.processes import STEADY, cluster
 
 _NOW_MS = time.time_ns() // 1_000_000
 """Records of 1970 would be past their retention: deleted as soon as a maintenance interval has passed."""
@@ -102,7 +102,7 @@ async def _describe(servers: list[str]) -> list:
 
 
 async def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
-    with cluster(tmp_path, 1) as nodes:
+    with cluster(tmp_path, 1, *STEADY) as nodes:
         servers = [node.endpoint for node in nodes]
         async with Admin(servers) as admin:
             await admin.create_topic("t", 1, 1, {"min_insync_replicas": 1, "max_message_bytes": 1000})
@@ -120,7 +120,7 @@ async def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 
 async def test_offsets_are_kept_under_a_name(tmp_path: Path) -> None:
-    with cluster(tmp_path, 1) as nodes:
+    with cluster(tmp_path, 1, *STEADY) as nodes:
         async with Admin([nodes[0].endpoint]) as admin:
             assert await admin.committed_offsets("g/ä") == {}
             kept = {("t", 0): 5, ("u", 3): 7}
@@ -138,7 +138,7 @@ async def test_offsets_are_kept_under_a_name(tmp_path: Path) -> None:
 
 async def test_who_was_replaced_gets_no_epoch_and_the_name_goes_on(tmp_path: Path) -> None:
     """A producer that was taken for dead and needs a new epoch is told that it is fenced, not given one."""
-    with cluster(tmp_path, 1) as nodes:
+    with cluster(tmp_path, 1, *STEADY) as nodes:
         servers = [nodes[0].endpoint]
         async with Admin(servers) as admin:
             await admin.create_topic("t", 1, 1, {"min_insync_replicas": 1})
