@@ -16,6 +16,8 @@ import attrs
 
 STEADY = ("--session-timeout-ms", "60000", "--set", "leader_silence_timeout_ms=0")
 """Options of nodes of which a test ends none: a machine that stands still for seconds costs them nothing."""
+STEADY_ENV = {"INSYNC_NODE_SESSION_TIMEOUT_MS": "60000", "INSYNC_NODE_LEADER_SILENCE_TIMEOUT_MS": "0"}
+"""The same, for nodes of `insync up`."""
 
 
 @attrs.define(eq=False)

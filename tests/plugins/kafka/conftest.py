@@ -13,6 +13,7 @@ import attrs
 import pytest
 
 from ...interop.kafka import Java, resolve
+from ...processes import STEADY_ENV
 from ...requires import EVERYTHING, missing
 
 _CLASSPATH = "insync/kafka-clients-4.4.0"
@@ -42,12 +43,16 @@ class Cluster:
 
 
 @contextmanager
-def running_cluster(*options: str) -> Iterator[Cluster]:
-    """A cluster as a user starts it; it is gone when the block is left."""
+def running_cluster(*options: str, steady: bool = True) -> Iterator[Cluster]:
+    """A cluster as a user starts it; it is gone when the block is left.
+
+    steady: no node is ended; one that a busy machine stops for seconds keeps its place.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", "insync", "up", "--kafka", "--json", *options],
         stdout=subprocess.PIPE,
         text=True,
+        env={**os.environ, **(STEADY_ENV if steady else {})},
     )
     try:
         assert process.stdout is not None

@@ -110,7 +110,7 @@ async def test_a_leader_that_has_just_gone_silent_is_told_as_no_leader(tmp_path:
 
 @pytest.fixture
 def alone() -> Iterator[Cluster]:
-    with running_cluster() as made:
+    with running_cluster(steady=False) as made:
         yield made
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,14 +20,14 @@ DEADLINE = 60.0
 class Command:
     """A started command whose output is collected while it runs."""
 
-    def __init__(self, arguments: Sequence[str], folder: Path) -> None:
+    def __init__(self, arguments: Sequence[str], folder: Path, env: Mapping[str, str]) -> None:
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "insync.replication.cli", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, "TMPDIR": str(self.temporary)},
+            env={**os.environ, "TMPDIR": str(self.temporary), **env},
             start_new_session=True,
         )
         self.lines: dict[str, list[str]] = {"stdout": [], "stderr": []}
@@ -71,9 +71,11 @@ class Command:
 
 
 @contextmanager
-def command(arguments: Sequence[str], folder: Path) -> Iterator[Command]:
+def command(
+    arguments: Sequence[str], folder: Path, env: Mapping[str, str] | None = None
+) -> Iterator[Command]:
     """Start a command; whatever happens it and its children are gone afterwards."""
-    started = Command(arguments, folder)
+    started = Command(arguments, folder, env or {})
     try:
         yield started
     finally:

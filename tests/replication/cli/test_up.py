@@ -16,12 +16,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.processes import STEADY_ENV
+
 from .command_process import Command, all_end, command, in_the_end
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    with command(["up", "--nodes", "3"], tmp_path_factory.mktemp("up")) as run:
+    with command(["up", "--nodes", "3"], tmp_path_factory.mktemp("up"), STEADY_ENV) as run:
         run.wait_for_line("insync consume hello")
         yield run
         nodes = run.children()
