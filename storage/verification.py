@@ -221,7 +221,7 @@ class PartitionCheck:
         self._result.defects += defects
         if defects or not self._epochs:
             return
-        # A log gets the file with its recovery point: after a kill it may not have one yet.
+        # A log first writes the file with its recovery point, so the log of a killed node may have none yet.
         listed = dict(_numbers(path)) if path.exists() else {}
         log_start = read_checkpoint(self.folder.parent / LOG_STARTS).get(_key(self.folder), 0)
         point = read_checkpoint(self.folder.parent / RECOVERY_POINTS).get(_key(self.folder), 0)

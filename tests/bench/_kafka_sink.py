@@ -1,8 +1,8 @@
-"""What Kafka's own producer reaches by itself: brokers that answer each produce request as soon as it has come.
+"""What Kafka's own producer reaches by itself: brokers that answer each produce request on arrival.
 
-One process is three brokers, so that its client has the connections and requests that it has with three. It checks
-nothing and keeps nothing. With a folder it is the floor of `_floor` behind Kafka's protocol: it writes what came to
-one file, and sends that file on to two processes that write it. Nobody waits for them.
+One process plays three brokers, so that the client has the connections and requests that it has with three. The
+process checks nothing and keeps nothing. With a folder it is the floor of `_floor` behind Kafka's protocol: it
+writes the received bytes to one file, and sends that file to two processes that write it. Nobody waits for them.
 
 `python -m tests.bench._kafka_sink [FOLDER]` prints its addresses and ends with its input.
 """
@@ -138,7 +138,7 @@ def _taken(asked: Any) -> Any:
 
 
 def _fill(link: socket.socket, buffer: memoryview) -> bool:
-    """Whether so many bytes came before the end."""
+    """Fill the buffer; False if the connection ended before it was full."""
     at = 0
     while at < len(buffer):
         count = link.recv_into(buffer[at:])

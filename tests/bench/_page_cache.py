@@ -1,4 +1,4 @@
-"""The same memory and the same disk for each measure: what is taken in turn begins alike."""
+"""The same memory and the same disk for each measure, so that all measures taken in turn start alike."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ BLOCK = 1 << 20
 
 
 def touch(folder: Path, size: int) -> None:
-    """Write so many bytes to a file and delete it.
+    """Write `size` bytes to a file and delete it.
 
-    What a run writes then takes memory that was in use a moment ago. A virtual machine has to get other memory
-    from its host first, where it was given no more yet or has given large free blocks back (free page reporting).
-    300 MB are then written at 110 to 260 MB/s, not at 2,600, and take some ten times the processor time. That
-    tells nothing of those who write.
+    The next run then writes to memory that was in use a moment ago. Any other memory a virtual machine may have to
+    get from its host first, because it has never had it or has given it back in large free blocks (free page
+    reporting). 300 MB are then written at 110 to 260 MB/s instead of 2,600, and take some ten times the processor
+    time. That says nothing about the programs that write.
     """
     block = os.urandom(BLOCK)
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -24,8 +24,9 @@ def touch(folder: Path, size: int) -> None:
 
 
 def settle(folder: Path, size: int) -> None:
-    """Before a run that writes `size` bytes, of all replicas together: no page of the one before is written back
-    meanwhile, and memory for its own is there.
+    """Prepare for a run that writes `size` bytes in all replicas together.
+
+    No page of the previous run is written back during it, and the memory that it needs is there.
     """
     os.sync()
     touch(folder, size)

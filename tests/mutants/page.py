@@ -28,10 +28,11 @@ HEAD = """# Planted errors, and what notices them
     python -m tests.mutants.groups > FILE3
     python -m tests.mutants.page FILE FILE2 FILE3 > docs/planted-errors.md
 
-Seconds are processor time, on a machine that had other work to do. The seeds of K250 to K262 are those of `insync
-simulate --transactions`. A change of the simulator changes the seeds at which it finds an error:
+The seconds are processor time on a busy machine. The seeds of K250 to K262 are seeds of `insync simulate
+--transactions`. A change of the simulator may change the seeds at which it finds an error. This command lists the
+rows that no longer hold:
 
-    python -m tests.mutants.confirm          # which rows no longer hold at their seeds: minutes, not hours
+    python -m tests.mutants.confirm          # minutes, not hours
 """
 
 PARTS = {

@@ -1,4 +1,4 @@
-"""Putting what the tasks of an audit found together: one log's order, and where replicas differ."""
+"""The findings of an audit's tasks, put together: the order within each log, and the differences of replicas."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ReplicaFindings:
 
 
 def misread_segments(reports: Iterable[ScanReport]) -> set[str]:
-    """Segments of which a range ended inside of a batch: their index was wrong, and so is what was found."""
+    """Segments with a range that ended within a batch: their index was wrong, so the findings are wrong, too."""
     ends: dict[tuple[str, int], int] = {}
     for report in reports:
         ends[report.task.path, report.task.stop] = report.end_position
@@ -71,7 +71,7 @@ def misread_segments(reports: Iterable[ScanReport]) -> set[str]:
 def findings_of(
     replicas: Sequence[ReplicaFiles], reports: Iterable[ScanReport], *, compacted: bool
 ) -> list[ReplicaFindings]:
-    """Each replica's ranges in order, and what is wrong with it."""
+    """The ranges of each replica in order, with its defects."""
     by_replica: dict[int, list[ScanReport]] = defaultdict(list)
     for report in reports:
         by_replica[report.task.replica].append(report)
@@ -85,7 +85,7 @@ def findings_of(
 
 
 class _Order:
-    """Ranges and segments of one replica against each other and against its checkpoints."""
+    """Compares the ranges and segments of one replica with each other and with its checkpoints."""
 
     def __init__(self, findings: ReplicaFindings, compacted: bool) -> None:
         self._found = findings
@@ -151,7 +151,7 @@ class _Order:
             self._add(report.task.path, report.first_position, report.first_offset, reason)
 
     def _torn(self, report: ScanReport) -> None:
-        """A batch that was cut short is what a crash leaves, unless it lies where nothing can be torn."""
+        """A crash may cut the last batch short, but none below what is committed or flushed."""
         files = self._files
         settled = max(files.recovery_point, files.high_watermark or 0)
         last = report.task.path == files.segments[-1].path
@@ -179,7 +179,8 @@ class _Order:
                 f"the log ends at {end}, but everything below {files.recovery_point} had reached the device"
             )
             self._add(files.folder, -1, end, reason)
-        # A log gets the file with its recovery point; one that is there and unreadable is told of with the folder.
+        # A node first writes the file with a recovery point, so without one the file may be missing. A file that
+        # exists and cannot be read is reported with the folder's other unreadable checkpoints.
         if (
             files.epochs is None
             and files.recovery_point
@@ -201,17 +202,17 @@ class Suspect:
     replicas: tuple[int, ...]
     """Indexes of the replicas that were compared."""
     blocks: int
-    """How many such stretches differ in this partition; this is the first."""
+    """The number of stretches that differ in this partition; this is the first of them."""
 
 
 def first_suspects(
     findings: Sequence[ReplicaFindings], *, to_the_end: bool
 ) -> tuple[list[Suspect], dict[PartitionKey, int]]:
-    """The first stretch of each partition whose digests differ, and how many offsets could be compared.
+    """The first stretch of each partition whose digests differ, and the number of offsets that could be compared.
 
-    Every two replicas are compared from where both begin to the lower of their high watermarks (`to_the_end`:
-    as far as both go, and further if one ends before the other). Where compaction has been at work records are
-    compared instead, elsewhere.
+    Two replicas are compared from the offset at which both have begun to the lower of their high watermarks
+    (`to_the_end`: up to the end of both, and further if one ends before the other). In compacted parts
+    `_compacted` compares the records instead.
     """
     partitions: dict[PartitionKey, list[int]] = defaultdict(list)
     for number, each in enumerate(findings):
@@ -260,7 +261,7 @@ def _comparable_in(
 
 
 def _comparable(members: Mapping[int, ReplicaFindings], cuts: tuple[int, ...], to_the_end: bool) -> int:
-    """Offsets that at least two replicas were compared in."""
+    """The number of offsets at which at least two replicas were compared."""
     total = 0
     for cut in range(len(cuts) + 1):
         low, high = _interval(cuts, cut)
@@ -271,7 +272,7 @@ def _comparable(members: Mapping[int, ReplicaFindings], cuts: tuple[int, ...], t
 
 
 def as_defects(replicas: Sequence[ReplicaFiles], broken: Iterable[tuple[str, str]]) -> list[Defect]:
-    """Of checkpoints that cannot be read."""
+    """Defects for the checkpoints that cannot be read."""
     found = []
     for path, reason in broken:
         owner = next((each for each in replicas if path.startswith(each.folder + "/")), None)

@@ -18,9 +18,9 @@ CUTS_MAX = (1 << CUT_BITS) - 1
 
 
 def cuts_of(replicas: Sequence[ReplicaFiles]) -> dict[PartitionKey, tuple[int, ...]]:
-    """For each partition the offsets between which its replicas can be compared as wholes.
+    """The cuts of each partition: its replicas can be compared as wholes between two of them.
 
-    These are where a replica's log begins, where compaction has got to, and the high watermarks.
+    A cut is the start of a replica's log, the end of what compaction has cleaned, or a high watermark.
     """
     found: dict[PartitionKey, set[int]] = {}
     for each in replicas:
@@ -38,7 +38,7 @@ def log_start(replica: ReplicaFiles) -> int:
 def scan_tasks(
     replicas: Sequence[ReplicaFiles], *, compacted: bool = False, range_bytes: int = RANGE_BYTES
 ) -> list[ScanTask]:
-    """Ranges of at most some `range_bytes`, cut where an index says that a batch begins."""
+    """Tasks for ranges of about `range_bytes` at most, which begin where an index says that a batch begins."""
     cuts = cuts_of(replicas)
     tasks = []
     for number, replica in enumerate(replicas):
@@ -72,7 +72,7 @@ T = TypeVar("T", bound=_Sized)
 
 
 def grouped(tasks: Iterable[T], range_bytes: int = RANGE_BYTES) -> list[list[T]]:
-    """Tasks of Spark: ranges in order, small ones together."""
+    """One group for each task of Spark: the ranges in order, small ranges together in a group."""
     groups: list[list[T]] = []
     room = 0
     for task in tasks:
@@ -86,7 +86,7 @@ def grouped(tasks: Iterable[T], range_bytes: int = RANGE_BYTES) -> list[list[T]]
 
 
 def splits(segment: SegmentFile, range_bytes: int) -> list[int]:
-    """Positions within the segment at which a batch begins, if its index is right; whether it is shows later."""
+    """Positions within the segment at which batches begin, if its index is right; the scan notices if it is not."""
     if segment.size_bytes <= range_bytes + range_bytes // 4:
         return []
     try:

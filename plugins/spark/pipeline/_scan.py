@@ -1,7 +1,7 @@
-"""What an audit's task does: go over a range of a segment file and give back what it says, not what it holds.
+"""The work of an audit's task: it scans a range of a segment file and returns findings, not data.
 
-Batches are checked in C and looked at as rows of an array; nothing here loops over records or, where all is well,
-over batches.
+C code checks the batches and returns them as rows of an array. No loop here goes over records, nor over batches
+unless some are damaged.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _LENGTH = slice(8, 12)
 _CRC_AT = np.arange(17, 21)
 _SEARCHED_BEHIND = 16 << 20
-"""So far behind a range's end the batch that follows damage may end."""
+"""The batch that follows damage may end at most this far behind the end of the range."""
 _UNKNOWN = -1
 
 
@@ -75,11 +75,11 @@ class ScanTask:
     cuts: tuple[int, ...]
     """Offsets at which a digest must end, rising."""
     epochs: tuple[tuple[int, int], ...] | None
-    """Epoch and start offset, both rising: what batches must agree with. None: they must only not fall."""
+    """Epochs and start offsets, both rising, with which batches must agree. None: epochs only must not fall."""
     log_start_offset: int
-    """Epochs of what lies below are forgotten."""
+    """Nothing lists the epochs of offsets below."""
     recovery_point: int
-    """Epochs that begin here or later may not be listed yet: a start finds them in the batches."""
+    """Epochs that begin here or later may not be listed yet: a node finds them in the batches when it starts."""
 
 
 @attrs.define
@@ -121,11 +121,11 @@ class Window:
     rows: npt.NDArray[Any]
     damage: str = ""
     is_torn: bool = False
-    """Damage that goes up to the end of the file and begins with what may be a batch that was cut short."""
+    """Damage up to the end of the file, which may have begun as a batch that was cut short."""
 
     @property
     def fingerprints(self) -> npt.NDArray[np.uint64]:
-        """64 bits for each batch: of base offset, length, leader epoch and the CRC, which covers all the rest."""
+        """64 bits for each batch, made of base offset, length, leader epoch, and the CRC, which covers the rest."""
         raw = np.frombuffer(self.data, np.uint8)
         crcs = raw[self.rows["position"][:, None] + _CRC_AT].view(">u4").ravel().astype(np.uint64)
         epochs = self.rows["leader_epoch"].astype(np.uint32).astype(np.uint64)
@@ -147,9 +147,9 @@ def next_offsets(rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 
 def windows(path: str, start: int, stop: int, expected: Callable[[], int]) -> Iterator[Window]:
-    """The batches that begin in [start, stop), window by window; a window's data is valid until the next.
+    """The batches that begin in [start, stop), window by window. The data of a window is valid until the next one.
 
-    `expected` tells, where there is damage, which offset should have come. Raises OSError.
+    `expected` returns the offset that should come next; it is asked where there is damage. Raises OSError.
     """
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
@@ -185,14 +185,14 @@ def _read(fd: int, buffer: memoryview, position: int) -> int:
 
 
 def _size_of_batch(data: memoryview) -> int:
-    """What the batch at the start of the data says of its size; a header's if there is no more of it."""
+    """The size in bytes that the batch at the start of the data states; a header's if not even that is whole."""
     if len(data) < BATCH_OVERHEAD_BYTES:
         return BATCH_OVERHEAD_BYTES
     return max(int.from_bytes(data[_LENGTH], signed=True), 0) + _LENGTH.stop
 
 
 def _damage(fd: int, position: int, stop: int, size: int, expected: int, reason: str) -> tuple[Window, int]:
-    """What to say of the damage at `position`, and where to go on."""
+    """The description of the damage at `position`, and the position at which the scan continues."""
     data = memoryview(bytearray(min(size, stop + _SEARCHED_BEHIND) - position))
     data = data[: _read(fd, data, position)]
     claimed = _size_of_batch(data)
@@ -208,7 +208,7 @@ def _damage(fd: int, position: int, stop: int, size: int, expected: int, reason:
 
 
 def _goes_on(data: memoryview, at: int, ends: bool, offset: int) -> bool:
-    """Whether the file ends there, or a batch follows with that base offset."""
+    """Whether the file ends there, or a batch with that base offset follows."""
     if ends:
         return True
     raw, consumed, _ = scan_rows(data[at:], verify_crc=False, capacity=1)
@@ -216,7 +216,7 @@ def _goes_on(data: memoryview, at: int, ends: bool, offset: int) -> bool:
 
 
 def scan(task: ScanTask) -> ScanReport:
-    """Go over one range: CRCs, order of offsets, epochs, and the digests of what lies between the cuts."""
+    """Scan one range: check CRCs, the order of offsets and epochs, and make digests of the parts between cuts."""
     report = ScanReport(task, end_position=task.start)
     state = _Range(task, report)
     for window in windows(task.path, task.start, task.stop, lambda: report.end_offset):
