@@ -9,17 +9,19 @@ from typing import Any, cast
 import pytest
 
 from insync.plugins.kafka.handlers import fetch as fetching
+from insync.plugins.kafka.handlers import group_offsets
 from insync.plugins.kafka.handlers import produce as producing
 from insync.plugins.kafka.handlers.offsets import list_offsets
 from insync.plugins.kafka.protocol import message
 from insync.plugins.kafka.protocol.apis import Api
 from insync.replication.core import messages as m
+from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.errors import ErrorCode
 
 from .test_listener import client_of, fetch, node_at
 
 Metadata, Cluster = message("MetadataRequest"), message("DescribeClusterRequest")
-Listed = message("ListOffsetsRequest")
+Listed, OffsetFetch = message("ListOffsetsRequest"), message("OffsetFetchRequest")
 
 
 @pytest.mark.parametrize(("rack", "told"), [("room-7", "room-7"), ("", None)])
@@ -123,3 +125,35 @@ def test_records_stand_behind_their_partitions_where_topics_alternate() -> None:
     parts = [(topic.topic, part.partition_index) for topic in told.responses for part in topic.partitions]
     assert parts == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
     assert ranges == [f"{topic}{index}".encode() for topic, index in parts]
+
+
+@pytest.mark.parametrize(("version", "at_partitions"), [(1, [[ErrorCode.NOT_COORDINATOR]]), (2, [])])
+async def test_why_no_offsets_of_a_group_are_told_stands_at_the_partitions_only_before_version_2(
+    version: int, at_partitions: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(client: object, asked: object) -> gm.GroupOffsetsResponse:
+        return gm.GroupOffsetsResponse(error=ErrorCode.NOT_COORDINATOR)
+
+    monkeypatch.setattr(group_offsets, "ask", refused)
+    wanted = OffsetFetch.OffsetFetchRequestTopic(name="t", partition_indexes=[3])
+    asked = OffsetFetch(group_id="g", topics=[wanted])
+    answer = await group_offsets.offset_fetch(cast(Any, None), asked, version)
+    found = [[part.error_code for part in topic.partitions] for topic in answer.topics]
+    assert (answer.error_code, found) == (ErrorCode.NOT_COORDINATOR, at_partitions)
+
+
+@pytest.mark.parametrize(
+    ("version", "told"), [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)]
+)
+async def test_a_leader_that_does_not_know_its_end_yet_is_told_as_the_version_can_say_it(
+    version: int, told: int
+) -> None:
+    async def ask(client: object, asked: m.ListOffsetsRequest) -> SimpleNamespace:
+        result = m.ListOffsetsResult(topic="t", partition=0, error=ErrorCode.OFFSET_NOT_AVAILABLE, offset=-1)
+        return SimpleNamespace(message=m.ListOffsetsResponse(partitions=[result]))
+
+    client = SimpleNamespace(may=lambda operation: True, service=SimpleNamespace(ask=ask))
+    asked = Listed.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
+    topic = Listed.ListOffsetsTopic(name="t", partitions=[asked])
+    answer = await list_offsets(cast(Any, client), Listed(replica_id=-1, topics=[topic]), version)
+    assert [part.error_code for part in answer.topics[0].partitions] == [told]
