@@ -357,3 +357,21 @@ async def test_who_could_not_be_taken_out_is_taken_out_when_it_is_suspected_agai
             hub.end_outage()
             assert ((await store.get(key)).entry is None) == is_reached
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("is_remote", [True, False])
+def test_that_an_internal_topic_cannot_be_created_is_logged_with_the_controllers_words(
+    is_remote: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Groups cannot be used until it is there; nobody else hears why."""
+
+    def answered(error: ErrorCode, message: str = "") -> list[str]:
+        caplog.clear()
+        response = m.CreateTopicResponse(error=error, message=message)
+        Coordination._created(bytes(wire.encode(response)) if is_remote else response)
+        return [each.getMessage() for each in caplog.records]
+
+    assert answered(ErrorCode.NONE) == answered(ErrorCode.TOPIC_ALREADY_EXISTS) == []
+    (said,) = answered(ErrorCode.POLICY_VIOLATION, "4 nodes are full")
+    assert said == "the topic was not created: 4 nodes are full"
+    assert len(answered(ErrorCode.POLICY_VIOLATION)) == 1
