@@ -39,7 +39,6 @@ _FOLDERS = (
 ELSEWHERES = {
     "backup.md": {"VACUUM"},  # SQLite's
     "benchmarks.md": {
-        "TCP_QUICKACK",
         "epoll_wait",
         "optimizations",
         "strace",
