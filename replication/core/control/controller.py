@@ -314,7 +314,7 @@ class Controller:
     def _elect_leaders(self) -> bool:
         """Bring partition records in line with the nodes that are alive; whether there was anything to do."""
         puts = []
-        for partition in sorted(self._unsettled):
+        for partition in self._in_order():
             versioned = self._view.partitions.get(partition)
             if versioned is None or partition_key(partition) in self._view.unreadable:
                 self._unsettled.discard(partition)
@@ -332,6 +332,18 @@ class Controller:
             following = counted(len(puts), "partition follows", "partitions follow")
             self._commit(*puts, reason=f"{following} the nodes that are alive")
         return bool(puts)
+
+    def _in_order(self) -> list[PartitionId]:
+        """Partitions that need not be as they should be; first those whose leader is gone, if one commit may not be
+        enough: nobody can write to them, while what the others get is in their followers' logs already.
+        """
+        found = sorted(self._unsettled)
+        if len(found) > CHANGES_PER_COMMIT:
+            view = self._view
+            found.sort(
+                key=lambda each: each in view.partitions and view.partitions[each].record.leader in view.nodes
+            )
+        return found
 
     def _live_for(self, partition: PartitionId, record: PartitionRecord) -> Mapping[int, int]:
         """The possible leaders; a stopping node is one only while no other replica can take over."""

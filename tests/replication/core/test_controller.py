@@ -332,6 +332,29 @@ def test_many_partitions_of_a_dead_node_are_elected_in_one_transaction(
     assert len(rest.puts) == 200
 
 
+def test_partitions_without_a_leader_come_first_where_one_transaction_is_not_enough(
+    controller: Controller,
+) -> None:
+    """Nobody can write to them. What others get is in their followers' logs by the time that the ISR is changed."""
+    partitions, without = {}, set()
+    for number in range(CHANGES_PER_COMMIT + 200):
+        leader = 3 if number % 3 == 2 else ME
+        base = led_by(leader, isr=(ME, OTHER, 3), version=9)
+        record = attrs.evolve(base.record, partition=number)
+        partitions[record.id] = Versioned(record, 9)
+        if leader == 3:
+            without.add(record.id)
+    commit = only_commit(
+        controller.step(
+            ViewChanged(view=attrs.evolve(view(5), partitions=dict(reversed(partitions.items()))))
+        )
+    )
+    changed = [put.record.id for put in commit.puts if isinstance(put.record, PartitionRecord)]
+    assert len(changed) == CHANGES_PER_COMMIT
+    assert changed[: len(without)] == sorted(without)
+    assert changed[len(without) :] == sorted(partitions.keys() - without)[: CHANGES_PER_COMMIT - len(without)]
+
+
 def test_another_topic_does_not_have_every_partition_looked_at(
     controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
