@@ -157,3 +157,25 @@ async def test_a_leader_that_does_not_know_its_end_yet_is_told_as_the_version_ca
     topic = Listed.ListOffsetsTopic(name="t", partitions=[asked])
     answer = await list_offsets(cast(Any, client), Listed(replica_id=-1, topics=[topic]), version)
     assert [part.error_code for part in answer.topics[0].partitions] == [told]
+
+
+@pytest.mark.parametrize(("version", "told"), [(9, [("gone", 3), ("t", 4)]), (10, [("t", 4)])])
+async def test_offsets_of_a_deleted_topic_are_told_by_its_name_alone(
+    version: int, told: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From version 10 on topics have ids, and nobody knows that of one that is not there."""
+
+    async def answered(client: object, asked: gm.GroupOffsetsRequest) -> gm.GroupOffsetsResponse:
+        assert asked.partitions is None, "all of them"
+        kept = [
+            gm.CommittedOffset(topic=name, partition=0, offset=at) for name, at in (("t", 4), ("gone", 3))
+        ]
+        return gm.GroupOffsetsResponse(offsets=kept)
+
+    monkeypatch.setattr(group_offsets, "ask", answered)
+    client = SimpleNamespace(view=SimpleNamespace(topics={"t": SimpleNamespace(topic_id="ab" * 16)}))
+    group = OffsetFetch.OffsetFetchRequestGroup(group_id="g", topics=None, member_epoch=-1)
+    answer = await group_offsets.offset_fetch(cast(Any, client), OffsetFetch(groups=[group]), version)
+    topics = answer.groups[0].topics
+    assert [(each.name, each.partitions[0].committed_offset) for each in topics] == told
+    assert topics[-1].topic_id == bytes.fromhex("ab" * 16)
