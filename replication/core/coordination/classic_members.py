@@ -203,9 +203,10 @@ class ClassicMembers(ClassicJoins):
             if state is not None:
                 holder = None if each.instance_id is None else state.holder_of(each.instance_id)
                 member_id = each.member_id or holder or ""
+                is_unheld = each.instance_id is not None and holder is None
                 if holder is not None and holder != member_id:
                     error = ErrorCode.FENCED_INSTANCE_ID
-                elif member_id in state.pending or member_id in state.members:
+                elif member_id in state.pending or (member_id in state.members and not is_unheld):
                     error = ErrorCode.NONE
                     self._gone(state, member_id, clock, "has left")
             errors.append(int(error))

@@ -153,7 +153,8 @@ class ClassicState:
         refuse_if(
             fenced, ErrorCode.FENCED_INSTANCE_ID, f"instance {instance_id!r} is member {holder!r} by now"
         )
-        unknown = member_id not in self.members
+        # Nor is it one with an instance that nobody has.
+        unknown = member_id not in self.members or (instance_id is not None and holder is None)
         refuse_if(unknown, ErrorCode.UNKNOWN_MEMBER_ID, f"group {self.group!r} has no member {member_id!r}")
 
     def topics(self) -> frozenset[str] | None:

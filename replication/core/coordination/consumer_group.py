@@ -99,7 +99,8 @@ def check_member(state: GroupState, member_id: str, instance_id: str | None) -> 
     holder = None if instance_id is None else state.holder_of(instance_id)
     fenced = holder is not None and holder != member_id
     refuse_if(fenced, ErrorCode.FENCED_INSTANCE_ID, f"instance {instance_id!r} is member {holder!r} by now")
-    unknown = member_id not in state.members
+    # Nor is it one with an instance that nobody has: a member does not become another one.
+    unknown = member_id not in state.members or (instance_id is not None and holder is None)
     refuse_if(unknown, ErrorCode.UNKNOWN_MEMBER_ID, f"group {state.group!r} has no member {member_id!r}")
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..errors import ErrorCode
 from . import group_messages as gm
 from . import records as r
+from .assignment import Assignor
+from .assignors import elect
 from .classic_state import ClassicMember, ClassicState
 from .consumer_group import is_settled, to_lists
 from .group_state import GroupState
@@ -35,8 +39,13 @@ def _state(state: GroupState, classic: ClassicState | None) -> str:
     return "Stable" if all(is_settled(state, each) for each in state.members) else "Reconciling"
 
 
-def describe(group: str, state: GroupState | None, classic: ClassicState | None) -> gm.DescribedGroup:
-    """All about one group, with an error if it does not exist."""
+def describe(
+    group: str, state: GroupState | None, classic: ClassicState | None, assignors: Iterable[Assignor]
+) -> gm.DescribedGroup:
+    """All about one group, with an error if it does not exist.
+
+    assignors: that the coordinator may use.
+    """
     if state is None:
         return gm.DescribedGroup(group=group, error=ErrorCode.GROUP_ID_NOT_FOUND, state="Dead")
     kind, protocol_type = kind_of(state, classic)
@@ -46,6 +55,8 @@ def describe(group: str, state: GroupState | None, classic: ClassicState | None)
         members = [_classic_member(each, classic) for each in classic.members.values()]
     else:
         members = [_member(state, each) for each in sorted(state.members)]
+        if state.is_consumer:
+            protocol = elect([each.assignor for each in state.members.values()], assignors).name
     return gm.DescribedGroup(
         group=group,
         type=kind,

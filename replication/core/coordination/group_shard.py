@@ -217,14 +217,14 @@ class GroupCoordinator:
                 ]
                 return _read(request_id, gm.ListGroupsResponse(groups=wanted))
             case gm.DescribeGroupsRequest(groups=names):
-                told = [describe(name, self._known(name), self.classics.get(name)) for name in names]
+                told = [self._described(name) for name in names]
                 return _read(request_id, gm.DescribeGroupsResponse(groups=told), *names)
             case gm.ConsumerGroupDescribeRequest(groups=names):
                 told = [
                     each
                     if each.type == "consumer"
                     else gm.DescribedGroup(group=each.group, error=ErrorCode.GROUP_ID_NOT_FOUND, state="Dead")
-                    for each in (describe(name, self._known(name), self.classics.get(name)) for name in names)
+                    for each in map(self._described, names)
                 ]
                 return _read(request_id, gm.DescribeGroupsResponse(groups=told), *names)
             case gm.DeleteGroupRequest(group=group):
@@ -233,6 +233,10 @@ class GroupCoordinator:
             case gm.DeleteGroupOffsetsRequest(group=group):
                 entries, each_told = delete_offsets(self.groups.get(group), self.classics.get(group), message)
                 return _write(request_id, gm.CommitGroupOffsetsResponse(partitions=each_told), group, entries)
+
+    def _described(self, group: str) -> gm.DescribedGroup:
+        assignors = self.settings.consumer_assignors
+        return describe(group, self._known(group), self.classics.get(group), assignors)
 
     def _known(self, group: str) -> GroupState | None:
         """A group of which there are records, or members."""

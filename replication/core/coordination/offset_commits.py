@@ -63,8 +63,9 @@ def _check_sender(
     if classic is not None and classic.members:
         _check_classic(classic, request)
     elif request.epoch >= 0:
-        # Nobody is a member of a group that is not there.
-        error = ErrorCode.ILLEGAL_GENERATION if classic is None else ErrorCode.UNKNOWN_MEMBER_ID
+        # Nobody is a member of a group that is not there. One that only has offsets is there.
+        is_there = classic is not None or state.offsets or state.pending
+        error = ErrorCode.UNKNOWN_MEMBER_ID if is_there else ErrorCode.ILLEGAL_GENERATION
         raise GroupRefusal(error, f"group {request.group!r} has no members")
     return None
 

@@ -434,10 +434,7 @@ class TransactionCoordinator(OutwardMachine):
             and (not message.producer_ids or value.producer_id in message.producer_ids)
             and (
                 message.longer_than_ms < 0
-                or (
-                    value.status is Status.ONGOING
-                    and clock.wall_ms - value.start_ms >= message.longer_than_ms
-                )
+                or (value.start_ms >= 0 and clock.wall_ms - value.start_ms >= message.longer_than_ms)
             )
         ]
         return tm.ListTransactionsResponse(transactions=found[:_MOST_TOLD])

@@ -326,6 +326,14 @@ def test_a_static_member_comes_back_under_another_id_without_a_rebalance() -> No
     assert again.beat() == ErrorCode.NONE and one.beat() == ErrorCode.NONE
 
 
+def test_an_instance_that_nobody_has_is_no_member() -> None:
+    host, [one, two] = stable()
+    assert one.beat(instance_id="i") == ErrorCode.UNKNOWN_MEMBER_ID
+    assert error(host, one.sync(instance_id="i")) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert attrs.evolve(one, instance_id="i").leave() == ErrorCode.UNKNOWN_MEMBER_ID
+    assert one.beat() == two.beat() == ErrorCode.NONE
+
+
 def test_a_static_leader_that_comes_back_need_not_assign() -> None:
     host, _ = stable(1, instance_id="i")
     again = Old(host, instance_id="i")

@@ -468,6 +468,18 @@ def test_a_live_instance_is_not_taken_over() -> None:
     assert one.beat() == ErrorCode.NONE
 
 
+def test_a_member_does_not_become_another_instance() -> None:
+    """Else the instance that it was would be nobody's, and whoever comes back as it would get nothing of its."""
+    host = GroupHost()
+    one = static(host, "one")
+    one.beat()
+    epoch = one.epoch
+    assert one.beat(instance_id="j") == ErrorCode.UNKNOWN_MEMBER_ID
+    assert one.beat(instance_id="j", member_epoch=gm.LEAVE_STATIC) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert one.beat(member_epoch=epoch) == ErrorCode.NONE
+    assert host.machine.groups["g"].members["one"].instance_id == "i"
+
+
 def test_a_static_member_that_does_not_come_back_ends_with_its_session() -> None:
     host = GroupHost()
     one, other = static(host, "one"), Member(host, "other")

@@ -102,6 +102,8 @@ def test_nobody_is_a_member_of_a_group_that_is_not_there() -> None:
     assert commit(host, epoch=3, member_id="m") == ErrorCode.ILLEGAL_GENERATION
     assert fetched(host, epoch=3, member_id="m") == ErrorCode.GROUP_ID_NOT_FOUND
     assert fetched(host) == {}
+    assert commit(host) == OK
+    assert commit(host, epoch=3, member_id="m") == ErrorCode.UNKNOWN_MEMBER_ID, "it has offsets by now"
 
 
 @pytest.mark.parametrize(
@@ -502,7 +504,7 @@ def test_groups_are_described() -> None:
     old, new, simple, none = reply.groups
     assert (old.type, old.state, old.epoch, old.protocol) == ("classic", "Stable", 4, "range")
     assert [(each.member_id, each.is_classic) for each in old.members] == [("m", True)]
-    assert (new.state, new.epoch, new.target_epoch) == ("Stable", 1, 1)
+    assert (new.state, new.epoch, new.target_epoch, new.protocol) == ("Stable", 1, 1, "uniform")
     [member] = new.members
     assert (member.member_id, member.epoch, member.topics) == ("one", 1, ["t"])
     assert member.owned == member.target and member.owned[0].partitions == [0, 1, 2, 3]

@@ -337,6 +337,9 @@ def test_transactions_are_described_and_listed() -> None:
     assert (listed(), listed(statuses=["EMPTY"]), listed(statuses=["ONGOING"])) == (1, 0, 1)
     assert (listed(producer_ids=[500]), listed(producer_ids=[1])) == (1, 0)
     assert (listed(longer_than_ms=4000), listed(longer_than_ms=6000)) == (1, 0)
+    host.end(500, 0)
+    assert (listed(longer_than_ms=4000), listed(longer_than_ms=6000)) == (1, 0), "its markers may be stuck"
+    assert listed(statuses=["ONGOING"], longer_than_ms=0) == 0
 
 
 @pytest.mark.parametrize(
