@@ -45,9 +45,10 @@ OPERATIONS: dict[int, frozenset[Operation]] = {
     Kind.PRODUCE: frozenset({Operation.PRODUCE}),
     # Followers fetch by the same kind: that a client does not pass for one is checked where it is served.
     Kind.FETCH: frozenset({Operation.CONSUME}),
-    Kind.LIST_OFFSETS: frozenset({Operation.CONSUME}),
+    # Where a partition begins and ends says nothing of its records: whoever may do anything with topics may ask.
+    Kind.LIST_OFFSETS: CLIENTS,
     Kind.READ_INDEX: frozenset({Operation.CONSUME}),
-    Kind.OFFSET_FOR_LEADER_EPOCH: frozenset({Operation.CONSUME}),
+    Kind.OFFSET_FOR_LEADER_EPOCH: CLIENTS,
     Kind.METADATA: CLIENTS,
     Kind.INIT_PRODUCER_ID: CLIENTS,
     Kind.DESCRIBE_PARTITIONS: CLIENTS,
