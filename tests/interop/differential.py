@@ -1,12 +1,13 @@
 """`python -m tests.interop.differential [--clients] [--json]`: the same at our nodes and at brokers of Kafka.
 
 Without `--clients` it is one script of requests: answers of every version that both offer are compared field by
-field, but for what names a cluster or a moment. With it real clients do the same jobs at both, and what
-each tells its program is compared: deliveries, partitions given and taken, commits, records, ends, and errors with
-their flags.
+field, but for what names a cluster or a moment. So are the answers to jobs of several requests (`answers`), which
+go to the edges of what administrators, groups and transactions may ask. With it real clients do the same jobs at
+both, and what each tells its program is compared: deliveries, partitions given and taken, commits, records, ends,
+and errors with their flags.
 
-`ALLOWED` here and in `events/allowed.py` says what differs on purpose, and why: a difference that is not there is a
-failure, and so is one that is there and is not met.
+`ALLOWED` here and in the two files `allowed.py` says what differs on purpose, and why: a difference that is not
+there is a failure, and so is one that is there and is not met.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from insync.storage.batch import build_batch
 
 from ..plugins.kafka.conftest import running_cluster
 from ..plugins.kafka.wire_client import WireClient
+from .answers.allowed import ALLOWED as ANSWERS_ALLOWED
+from .answers.compare import run as jobs
 from .brokers import brokers
 from .events.allowed import ALLOWED as CLIENTS_ALLOWED
 from .events.compare import run as run_clients
@@ -266,14 +269,13 @@ def compare(
 def run(java: Java, place: Path) -> tuple[int, list[str]]:
     """How many answers were compared, and what is wrong."""
     now_ms = time.time_ns() // 1_000_000
-    with running_cluster() as cluster:
+    with running_cluster() as cluster, brokers(java, place, heap="384m") as kafka:
         ours = trio.run(answers, cluster.servers, now_ms)
-    with brokers(java, place, heap="384m") as kafka:
         theirs = trio.run(answers, kafka.servers, now_ms)
+        count, wrong_in_jobs = trio.run(jobs, cluster.servers, kafka.servers)
     wrong, met = compare(ours, theirs)
-    return len(ours), wrong + [
-        f"{each}: allowed, and not met any more" for each in sorted(ALLOWED.keys() - met)
-    ]
+    gone = [f"{each}: allowed, and not met any more" for each in sorted(ALLOWED.keys() - met)]
+    return len(ours) + count, wrong + gone + wrong_in_jobs
 
 
 def main() -> int:
@@ -285,7 +287,7 @@ def main() -> int:
     java = Java(resolve(POM, online=True))
     with tempfile.TemporaryDirectory(prefix="insync-differential-") as place:
         count, wrong = run_clients(java, Path(place)) if options.clients else run(java, Path(place))
-    allowed = len(CLIENTS_ALLOWED if options.clients else ALLOWED)
+    allowed = len(CLIENTS_ALLOWED if options.clients else {**ALLOWED, **ANSWERS_ALLOWED})
     what = "events" if options.clients else "answers"
     print(f"{count} {what} compared, {allowed} differ as they may")
     print("\n".join(wrong) or "nothing differs that may not")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 
 import attrs
@@ -76,6 +77,8 @@ NEVER_SET = ("replica.alter.log.dirs.io.max.bytes.per.second",)
 _INTS = frozenset({"min_insync_replicas", "max_message_bytes", "segment_bytes"})
 _OWN = {"produce_batch_validation": "insync.produce.batch.validation"}
 _DEFAULTS = TopicConfig()
+_WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
+_NUMBER = re.compile(r"[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,3})?")
 _FIELDS = {
     _OWN.get(field.name, field.name.replace("_", ".")): field.name
     for field in attrs.fields(TopicConfig)
@@ -120,8 +123,8 @@ def field_of(name: str) -> str | None:
     return field
 
 
-def parsed(given: Mapping[str, str | None]) -> dict[str, Value]:
-    """Settings as insync has them, from Kafka's names and texts. A null stands for the default.
+def parsed(given: Mapping[str, str]) -> dict[str, Value]:
+    """Settings as insync has them, from Kafka's names and texts.
 
     Raises:
       ConfigError: A name or a value that topics do not have.
@@ -133,11 +136,11 @@ def parsed(given: Mapping[str, str | None]) -> dict[str, Value]:
             continue
         if field is None:
             (default, _) = _FIXED[name]
-            if text is not None and text != default:
+            if text != default:
                 raise ConfigError(
                     f"{name}={text} has no effect here: leave it out, or at its default, {default}"
                 )
-        elif text is not None:
+        else:
             found[field] = _value(name, field, text.strip())
     return found
 
@@ -148,10 +151,14 @@ def _value(name: str, field: str, text: str) -> Value:
             raise ConfigError(f"{name}={text}: use true or false")
         return "any" if text.lower() == "true" else "wait"
     default = getattr(_DEFAULTS, field)
-    try:
-        return type(default)(text)  # one of int, float, str
-    except ValueError as error:
-        raise ConfigError(f"{name}={text}: use a number") from error
+    if is_list(name):
+        return ",".join(dict.fromkeys(as_list(text)))
+    if isinstance(default, str):
+        return text
+    # Python's numbers may have underscores, and the digits of any script.
+    if not (_WHOLE if isinstance(default, int) else _NUMBER).fullmatch(text):
+        raise ConfigError(f"{name}={text}: use a number")
+    return type(default)(text)
 
 
 def throttle(name: str, text: str | None) -> tuple[str, int | None]:

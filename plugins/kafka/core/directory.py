@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from .encoded_topics import EncodedTopics
 NAME = "name"
 """The option of a listener's URL that says which listeners belong together; by default the scheme does."""
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
-
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 LISTED = 10.0
 """Seconds for which metadata goes on listing a node that died, as Kafka lists a broker until its session ends.
@@ -96,6 +97,11 @@ class Directory:
         if view.controller is not None and view.controller.node_id in brokers:
             return view.controller.node_id
         return here if here in brokers else next(iter(brokers), -1)
+
+
+def is_legal(name: str) -> bool:
+    """Whether a topic can have this name."""
+    return name not in (".", "..") and _LEGAL_NAME.fullmatch(name) is not None
 
 
 def id_of(topic: TopicRecord) -> bytes:

@@ -16,7 +16,7 @@ from insync.replication.node.authorisation import Operation
 from insync.replication.node.service import ServiceError
 
 from ..client import Client
-from ..core.directory import INTERNAL_TOPICS, id_of
+from ..core.directory import INTERNAL_TOPICS, id_of, is_legal
 from ..core.failures import first_error
 from ..protocol import Encoded, Struct, encode_elements, message
 from ..protocol.apis import Api, KafkaError
@@ -156,10 +156,7 @@ def _asked(client: Client, asked: Struct, version: int, missing: ErrorCode) -> s
             )
         name = found
     if name not in client.view.topics:
-        legal = (
-            0 < len(name) < 250 and name not in (".", "..") and all(c.isalnum() or c in "._-" for c in name)
-        )
-        error = missing if legal else ErrorCode.INVALID_TOPIC
+        error = missing if is_legal(name) else ErrorCode.INVALID_TOPIC
         return _Metadata.MetadataResponseTopic(error_code=error, name=name)
     return name
 
@@ -268,29 +265,34 @@ async def describe_cluster(client: Client, request: Struct, version: int) -> Str
 async def describe_topic_partitions(client: Client, request: Struct, version: int) -> Struct:
     """Topics in pages, with the replicas that may be elected (KIP-966)."""
     named = [each.name for each in request.topics]
+    cursor = request.cursor
+    if cursor is not None and (cursor.partition_index < 0 or (named and cursor.topic_name not in named)):
+        return _Described(topics=[_not_described(name, ErrorCode.INVALID_REQUEST) for name in named])
     missing = await _find(named, [NO_ID] * len(named), client)
-    view, cursor = client.view, request.cursor
+    view = client.view
     names = sorted(dict.fromkeys(named)) if named else sorted(view.topics)
     if cursor is not None:
         names = [name for name in names if name >= cursor.topic_name]
     left = max(1, min(request.response_partition_limit, MOST_PARTITIONS))
     answer = _Described(next_cursor=None)
     for name in names:
-        first = max(0, cursor.partition_index) if cursor is not None and name == cursor.topic_name else 0
+        first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
         if left <= 0:
             answer.next_cursor = _Described.Cursor(topic_name=name, partition_index=first)
             break
         topic = view.topics.get(name)
-        described = _Described.DescribeTopicPartitionsResponseTopic(name=name)
-        if client.may(Operation.ADMIN) or client.may(Operation.CONSUME) or client.may(Operation.PRODUCE):
-            described.error_code = missing if topic is None else ErrorCode.NONE
-        else:
-            described.error_code, topic = KafkaError.TOPIC_AUTHORIZATION_FAILED, None
+        error: int = ErrorCode.NONE
+        if not any(map(client.may, (Operation.PRODUCE, Operation.CONSUME, Operation.ADMIN))):
+            error, topic = KafkaError.TOPIC_AUTHORIZATION_FAILED, None
+        elif topic is None:
+            error = missing if is_legal(name) else ErrorCode.INVALID_TOPIC
+        described = _not_described(name, error)
         answer.topics.append(described)
         if topic is None:
             continue
         described.topic_id, described.is_internal = id_of(topic), name in INTERNAL_TOPICS
         described.topic_authorized_operations = _topic_operations(client)
+        first = min(first, topic.partitions)
         last = min(topic.partitions, first + left)
         for index in range(first, last):
             versioned = view.partitions.get(PartitionId(name, index))
@@ -301,6 +303,10 @@ async def describe_topic_partitions(client: Client, request: Struct, version: in
             answer.next_cursor = _Described.Cursor(topic_name=name, partition_index=last)
             break
     return answer
+
+
+def _not_described(name: str, error: int) -> Struct:
+    return _Described.DescribeTopicPartitionsResponseTopic(name=name, error_code=error)
 
 
 def _described(client: Client, record: PartitionRecord) -> Struct:

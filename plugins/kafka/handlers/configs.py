@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import attrs
 
@@ -16,6 +18,7 @@ from insync.replication.node.authorisation import Operation
 
 from ..client import Client
 from ..core import configs
+from ..core.directory import is_legal
 from ..protocol import Struct, message
 from ..protocol.apis import Api, KafkaError
 from .cluster import default_factor
@@ -61,7 +64,8 @@ async def _settings(client: Client, told: Struct) -> list[configs.Setting]:
                 return []
         topic = client.view.topics.get(name)
         if topic is None:
-            told.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            legal = is_legal(name)
+            told.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if legal else ErrorCode.INVALID_TOPIC
             return []
         return configs.described(topic.config)
     if told.resource_type == _BROKER:
@@ -134,11 +138,16 @@ class _Change:
 async def alter_configs(client: Client, request: Struct, version: int) -> Struct:
     """Replace all overrides of a topic by those that are given."""
     answer, until = _Alter(), patience()
+    counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
     for each in request.resources:
         told = _Alter.AlterConfigsResourceResponse(
             error_message=None, resource_type=each.resource_type, resource_name=each.resource_name
         )
         answer.responses.append(told)
+        nulls = [setting.name for setting in each.configs if setting.value is None]
+        if text := _problem(each, counts, nulls):
+            told.error_code, told.error_message = ErrorCode.INVALID_REQUEST, text
+            continue
 
         def change(each: Struct = each) -> _Change:
             config = configs.parsed({setting.name: setting.value for setting in each.configs})
@@ -153,14 +162,39 @@ async def alter_configs(client: Client, request: Struct, version: int) -> Struct
     return answer
 
 
+def _problem(wanted: Struct, counts: Mapping[tuple[int, str], int], nulls: Sequence[str]) -> str:
+    """What is wrong with a request about one resource, whatever there is of that name; empty: nothing.
+
+    counts: how often each resource is named. nulls: settings that are to have a value, and have null.
+    """
+    kind, name = wanted.resource_type, wanted.resource_name
+    if counts[kind, name] > 1:
+        return "the request names the resource more than once"
+    if kind not in (_TOPIC, _BROKER):
+        return f"resources of type {kind} have no settings that can be changed: use topics (2) or brokers (4)"
+    if kind == _TOPIC and not name:
+        return "the name of a topic is empty"
+    if kind == _BROKER and name and not (name.isascii() and name.isdigit()):
+        return f"{name!r} is not the id of a node"
+    for setting, count in Counter(each.name for each in wanted.configs).items():
+        if count > 1:
+            return f"{setting} is changed more than once"
+    return f"{nulls[0]} is null: delete it, or give a value" if nulls else ""
+
+
 async def incremental_alter_configs(client: Client, request: Struct, version: int) -> Struct:
     """Set, delete, append to, subtract from settings of a topic (KIP-339)."""
     answer, until = _Incremental(), patience()
+    counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
     for each in request.resources:
         told = _Incremental.AlterConfigsResourceResponse(
             error_message=None, resource_type=each.resource_type, resource_name=each.resource_name
         )
         answer.responses.append(told)
+        nulls = [op.name for op in each.configs if op.value is None and op.config_operation != _DELETE]
+        if text := _problem(each, counts, nulls):
+            told.error_code, told.error_message = ErrorCode.INVALID_REQUEST, text
+            continue
 
         if each.resource_type == _BROKER:
             await _throttle(client, told, each, until, validate_only=request.validate_only)
@@ -206,20 +240,19 @@ def _increments(client: Client, wanted: Struct) -> _Change:
     now: Mapping[str, str] = {
         each.name: each.value for each in configs.described(client.view.topics[wanted.resource_name].config)
     }
-    seen: set[str] = set()
     for each in wanted.configs:
-        if each.name in seen:
-            raise configs.ConfigError(f"{each.name} is changed twice in one request")
-        seen.add(each.name)
-        field, text = configs.field_of(each.name), each.value
         if each.config_operation == _DELETE:
-            if field is not None:
-                made.reset.append(field)
+            # What topics do not have is not set, either: tools take away settings of any Kafka.
+            with suppress(configs.ConfigError):
+                if (field := configs.field_of(each.name)) is not None:
+                    made.reset.append(field)
             continue
+        text = each.value
+        configs.field_of(each.name)
         if each.config_operation in (_APPEND, _SUBTRACT):
             if not configs.is_list(each.name):
                 raise configs.ConfigError(f"{each.name} is not a list: no members can be added or removed")
-            members, given = configs.as_list(now[each.name]), configs.as_list(text or "")
+            members, given = configs.as_list(now[each.name]), configs.as_list(text)
             if each.config_operation == _APPEND:
                 members += [member for member in given if member not in members]
             else:
@@ -227,8 +260,6 @@ def _increments(client: Client, wanted: Struct) -> _Change:
             text = ",".join(members)
         elif each.config_operation != _SET:
             raise configs.ConfigError(f"{each.name}: operation {each.config_operation} is not one of 0 to 3")
-        elif text is None:
-            raise configs.ConfigError(f"{each.name} is set to null: delete it, or give a value")
         made.config |= configs.parsed({each.name: text})
     return made
 
@@ -238,7 +269,7 @@ async def _apply(
 ) -> None:
     """Have one topic changed; what came of it goes into `told`."""
     name = told.resource_name
-    if told.resource_type != _TOPIC:
+    if told.resource_type != _TOPIC:  # of AlterConfigs alone
         told.error_code = ErrorCode.INVALID_CONFIG
         told.error_message = "a node is set by its file and its command line; restart it to change that"
         return
@@ -249,7 +280,8 @@ async def _apply(
         if name not in client.view.topics:
             await client.service.confirm_view()
         if name not in client.view.topics:
-            told.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            legal = is_legal(name)
+            told.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if legal else ErrorCode.INVALID_TOPIC
             return
         made = change()
     except configs.ConfigError as error:

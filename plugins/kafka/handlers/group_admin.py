@@ -150,7 +150,7 @@ def _assignment(client: Client, lists: Sequence[gm.TopicPartitionList]) -> Struc
 async def delete_groups(client: Client, request: Struct, version: int) -> Struct:
     """Groups without members, with their offsets."""
     answer = _Delete()
-    for group in request.groups_names:
+    for group in dict.fromkeys(request.groups_names):
         found = await ask(client, gm.DeleteGroupRequest(group=group))
         answer.results.append(
             _Delete.DeletableGroupResult(

@@ -21,6 +21,8 @@ _Delete = message("OffsetDeleteResponse")
 _BY_ID = 10
 """The first version of commits and of questions that names topics by their ids."""
 _GROUPS_SINCE, _ERROR_SINCE = 8, 2
+_STALE_SINCE = 9
+"""The first version of commits, and of questions, that knows STALE_MEMBER_EPOCH."""
 
 
 def _name(client: Client, topic: Struct, version: int) -> str | None:
@@ -67,6 +69,8 @@ async def offset_commit(client: Client, request: Struct, version: int) -> Struct
                 error = KafkaError.UNKNOWN_TOPIC_ID
             elif not error:
                 error = errors.get((name, part.partition_index), ErrorCode.UNKNOWN_SERVER_ERROR)
+            if error == ErrorCode.STALE_MEMBER_EPOCH and version < _STALE_SINCE:
+                error = KafkaError.UNSUPPORTED_VERSION
             told.partitions.append(
                 _Commit.OffsetCommitResponsePartition(partition_index=part.partition_index, error_code=error)
             )

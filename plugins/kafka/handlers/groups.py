@@ -62,7 +62,7 @@ async def find_coordinator(client: Client, request: Struct, version: int) -> Str
     rights = _RIGHTS.get(request.key_type)
     if rights is None:
         text = f"groups (0) and transactions (1) have coordinators here, keys of type {request.key_type} have none"
-        told = [_none(key, KafkaError.UNSUPPORTED_VERSION, text) for key in keys]
+        told = [_none(key, ErrorCode.INVALID_REQUEST, text) for key in keys]
     elif not any(map(client.may, rights.any_of)):
         told = [_none(key, rights.refused, "") for key in keys]
     else:
@@ -227,7 +227,8 @@ async def consumer_group_heartbeat(client: Client, request: Struct, version: int
         ),
     )
     if isinstance(found, Refused) or found.error:
-        return _ConsumerBeat(error_code=found.error, error_message=found.message or None)
+        error = found.error if request.group_id else ErrorCode.INVALID_REQUEST
+        return _ConsumerBeat(error_code=error, error_message=found.message or None)
     answer = _ConsumerBeat(
         error_message=None,
         member_id=found.member_id or None,

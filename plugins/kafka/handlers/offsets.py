@@ -19,6 +19,10 @@ _Found = tuple[int, int, int, int]
 """Error, offset, epoch and time of a record; of the ends of a log there is no time."""
 _TIERED = (-5, -6)
 """Offsets of what has been moved to remote storage: there is none."""
+_SINCE = {_LATEST: 1, _EARLIEST: 1, -3: 7, _EARLIEST_LOCAL: 8, -5: 9, -6: 11}
+"""The first version of ListOffsets that knows what a negative number asks for."""
+_DESCRIBES = (Operation.PRODUCE, Operation.CONSUME, Operation.ADMIN)
+"""Any of these rights lets a client ask where a partition begins and ends, as in Kafka."""
 
 
 async def list_offsets(client: Client, request: Struct, version: int) -> Struct:
@@ -28,7 +32,7 @@ async def list_offsets(client: Client, request: Struct, version: int) -> Struct:
         for topic in request.topics
         for part in topic.partitions
     ]
-    if request.replica_id >= 0 or not client.may(Operation.CONSUME):
+    if request.replica_id >= 0 or not any(map(client.may, _DESCRIBES)):
         refused = KafkaError.TOPIC_AUTHORIZATION_FAILED
         return _offsets(request, {place[:3]: (refused, -1, -1, -1) for place in wanted}, version)
     asked = [
@@ -39,7 +43,7 @@ async def list_offsets(client: Client, request: Struct, version: int) -> Struct:
             leader_epoch=epoch,
         )
         for topic, index, time, epoch in wanted
-        if time not in _TIERED
+        if time not in _TIERED and _is_known(time, version)
     ]
     answer: m.ListOffsetsResponse = (
         await client.service.ask(client, _list(asked, request.isolation_level))
@@ -47,6 +51,9 @@ async def list_offsets(client: Client, request: Struct, version: int) -> Struct:
     came = iter(answer.partitions)
     found: dict[tuple[str, int, int], _Found] = {}
     for topic, index, time, epoch in wanted:
+        if not _is_known(time, version):
+            found[topic, index, time] = (KafkaError.UNSUPPORTED_VERSION, -1, -1, -1)
+            continue
         if time in _TIERED:
             found[topic, index, time] = (ErrorCode.NONE, -1, -1, -1)
             continue
@@ -61,6 +68,10 @@ async def list_offsets(client: Client, request: Struct, version: int) -> Struct:
         # Of the offset and not of the leader, so that OffsetForLeaderEpoch agrees later (KIP-320).
         found[topic, index, time] = (error, result.offset, result.offset_epoch, result.timestamp)
     return _offsets(request, found, version)
+
+
+def _is_known(time: int, version: int) -> bool:
+    return time >= 0 or version >= _SINCE.get(time, version + 1)
 
 
 def _list(partitions: list[m.ListOffsetsPartition], isolation_level: int) -> m.ListOffsetsRequest:
@@ -87,7 +98,7 @@ def _offsets(request: Struct, found: dict[tuple[str, int, int], _Found], version
 
 async def offset_for_leader_epoch(client: Client, request: Struct, version: int) -> Struct:
     """Where leader epochs end: a consumer whose position is behind that has read what was lost (KIP-320)."""
-    may = client.may(Operation.CONSUME) and request.replica_id < 0
+    may = any(map(client.may, _DESCRIBES)) and request.replica_id < 0
     asked = [
         m.EpochEndPartition(
             topic=topic.topic,
@@ -123,10 +134,14 @@ async def delete_records(client: Client, request: Struct, version: int) -> Struc
     """Move the beginning of partitions (KIP-107)."""
     answer = _DeleteRecords()
     may = client.may(Operation.ADMIN)
-    asked = [
-        m.DeleteRecordsPartition(topic=topic.name, partition=part.partition_index, offset=part.offset)
+    places = {
+        (topic.name, part.partition_index): part.offset
         for topic in request.topics
         for part in topic.partitions
+    }
+    asked = [
+        m.DeleteRecordsPartition(topic=topic, partition=index, offset=offset)
+        for (topic, index), offset in places.items()
     ]
     found: dict[tuple[str, int], m.DeleteRecordsResult] = {}
     if may:
@@ -138,13 +153,13 @@ async def delete_records(client: Client, request: Struct, version: int) -> Struc
         found = {(each.topic, each.partition): each for each in response.partitions}
     for topic in request.topics:
         told = _DeleteRecords.DeleteRecordsTopicResult(name=topic.name)
-        for part in topic.partitions:
-            result = found.get((topic.name, part.partition_index))
+        for index in dict.fromkeys(part.partition_index for part in topic.partitions):
+            result = found.get((topic.name, index))
             error = KafkaError.TOPIC_AUTHORIZATION_FAILED if result is None else result.error
             low = -1 if result is None else result.low_watermark
             told.partitions.append(
                 _DeleteRecords.DeleteRecordsPartitionResult(
-                    partition_index=part.partition_index, error_code=error, low_watermark=low
+                    partition_index=index, error_code=error, low_watermark=low
                 )
             )
         answer.topics.append(told)

@@ -21,6 +21,7 @@ from .transactions import known_error, version_of
 LEAST, MOST = 3, 13
 _HEADER, _MAGIC, _ATTRIBUTES = 61, 16, 22
 _ZSTD, _ZSTD_SINCE = 4, 7
+_TRANSACTIONAL = 1 << 4
 _Response = message("ProduceResponse")
 _topic_of, _part_of = _Response.TopicProduceResponse.of, _Response.PartitionProduceResponse.of
 _produce, _append = maker(m.ProduceRequest), maker(m.ProducePartition)
@@ -180,13 +181,15 @@ def _wanted(client: Client, request: Struct, version: int, frame: memoryview) ->
             elif (name, part.index) in seen:
                 error, text = ErrorCode.INVALID_REQUEST, "the request names the partition twice"
             else:
-                error, text = _problem(part.records, version, frame)
+                error, text = _problem(part.records, version, frame, request.transactional_id)
             seen.add((name or "", part.index))
             found.append(_Wanted(name or "", topic.topic_id, part.index, part.records, error, text))
     return found
 
 
-def _problem(place: tuple[int, int] | None, version: int, frame: memoryview) -> tuple[int, str]:
+def _problem(
+    place: tuple[int, int] | None, version: int, frame: memoryview, transactional_id: str | None
+) -> tuple[int, str]:
     if place is None or place[1] == 0:
         return ErrorCode.INVALID_RECORD, "no record batch"
     start, size = place
@@ -197,7 +200,11 @@ def _problem(place: tuple[int, int] | None, version: int, frame: memoryview) -> 
             ErrorCode.INVALID_RECORD,
             "a batch of a format before 2; clients of Kafka 0.11 and later write 2",
         )
-    if version < _ZSTD_SINCE and frame[start + _ATTRIBUTES] & 7 == _ZSTD:
+    attributes = frame[start + _ATTRIBUTES]
+    if attributes & _TRANSACTIONAL and transactional_id is None:
+        error = KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return error, "a transactional batch in a request without a transactional id"
+    if version < _ZSTD_SINCE and attributes & 7 == _ZSTD:
         return KafkaError.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs version 7 of the request"
     return ErrorCode.NONE, ""
 

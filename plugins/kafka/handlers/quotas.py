@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from insync.replication.core import messages as m
 from insync.replication.core.control.quotas import CLIENT_ID, CONSUMER, PRODUCER, USER
 from insync.replication.core.control.records import QuotaRecord
@@ -20,10 +23,16 @@ _TYPES = {"user": USER, "client-id": CLIENT_ID}
 _NAMES = {ours: theirs for theirs, ours in _TYPES.items()}
 _EXACT, _DEFAULT, _ANY = range(3)
 _RATES = (PRODUCER, CONSUMER)
+_NEVER_SET = ("request_percentage", "controller_mutation_rate", "connection_creation_rate")
+"""Limits of Kafka that nobody can have here, so that taking them away is done."""
 
 
 class _RefusedError(Exception):
     """The text goes to the client."""
+
+    def __init__(self, text: str, code: int = ErrorCode.INVALID_REQUEST) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 async def describe(client: Client, request: Struct, version: int) -> Struct:
@@ -36,11 +45,12 @@ async def describe(client: Client, request: Struct, version: int) -> Struct:
         return answer
     await seen(client)
     try:
+        _check(request.components)
         matching = [each for each, _ in client.view.quotas.values() if _matches(each, request)]
     except _RefusedError as error:
         answer.entries, answer.error_code, answer.error_message = (
             None,
-            int(ErrorCode.INVALID_REQUEST),
+            error.code,
             str(error),
         )
         return answer
@@ -51,34 +61,49 @@ async def describe(client: Client, request: Struct, version: int) -> Struct:
     return answer
 
 
-def _matches(record: QuotaRecord, request: Struct) -> bool:
-    """All components must hold; `strict`: an entity has no other types than those."""
-    kinds = [each.entity_type for each in request.components]
-    if len(set(kinds)) < len(kinds):
-        raise _RefusedError("an entity type is named twice")
-    for kind in kinds:
+def _check(components: Sequence[Struct]) -> None:
+    """Refuse what cannot be asked for, whichever entities there are."""
+    kinds = [each.entity_type for each in components]
+    for each in components:
+        kind = each.entity_type
+        if not kind or kinds.count(kind) > 1:
+            raise _RefusedError(f"entity type {kind!r} is empty, or named twice")
         # Nobody has limits of an address here; who asks for them is told that there are none.
         if kind not in (*_TYPES, "ip"):
-            raise _RefusedError(f"there is no entity type {kind!r}: use user or client-id")
+            text = f"there is no entity type {kind!r}: use user or client-id"
+            raise _RefusedError(text, KafkaError.UNSUPPORTED_VERSION)
+        if each.match_type not in (_EXACT, _DEFAULT, _ANY):
+            raise _RefusedError(f"there is no match type {each.match_type}")
+        if (each.match_type == _EXACT) != (each.match is not None):
+            raise _RefusedError("a name goes with an exact match (match type 0), and with no other")
+
+
+def _matches(record: QuotaRecord, request: Struct) -> bool:
+    """All components must hold; `strict`: an entity has no other types than those."""
     if record.entity_type not in _NAMES:
         return False
     for each in request.components:
         if _TYPES.get(each.entity_type) != record.entity_type:
             return False
-        if each.match_type == _EXACT and each.match != record.name:
+        if each.match_type == _EXACT and (each.match != record.name or not record.name):
             return False
         if each.match_type == _DEFAULT and record.name:
             return False
-        if each.match_type not in (_EXACT, _DEFAULT, _ANY):
-            raise _RefusedError(f"there is no match type {each.match_type}")
     return bool(request.components) or not request.strict
 
 
 async def alter(client: Client, request: Struct, version: int) -> Struct:
     """Each entity for itself; the answer repeats it."""
     answer, until = _Altered(), patience()
-    for entry in request.entries:
-        error, text = await _alter(client, entry, until, validate_only=request.validate_only)
+    named = [
+        tuple((each.entity_type, each.entity_name) for each in entry.entity) for entry in request.entries
+    ]
+    counts = Counter(named)
+    for names, entry in dict(zip(named, request.entries, strict=True)).items():
+        if counts[names] > 1:
+            error, text = int(ErrorCode.INVALID_REQUEST), "the request names the entity more than once"
+        else:
+            error, text = await _alter(client, entry, until, validate_only=request.validate_only)
         answer.entries.append(
             _Altered.EntryData(
                 error_code=error,
@@ -115,7 +140,11 @@ def _change(entry: Struct) -> m.AlterQuotasRequest:
     if entity.entity_name == "":
         raise _RefusedError("the name of an entity is empty: null is the default of its type")
     limits: dict[str, int] = {}
+    if twice := [key for key, count in Counter(op.key for op in entry.ops).items() if count > 1]:
+        raise _RefusedError(f"the limit {twice[0]!r} is changed more than once")
     for op in entry.ops:
+        if op.remove and op.key in _NEVER_SET:
+            continue
         if op.key not in _RATES:
             raise _RefusedError(f"the limit {op.key!r} is not supported: use {' or '.join(_RATES)}")
         if not op.remove:
@@ -126,7 +155,7 @@ def _change(entry: Struct) -> m.AlterQuotasRequest:
         entity_type=_TYPES[entity.entity_type],
         name=entity.entity_name or "",
         limits=limits,
-        remove=[op.key for op in entry.ops if op.remove],
+        remove=[op.key for op in entry.ops if op.remove and op.key in _RATES],
     )
 
 

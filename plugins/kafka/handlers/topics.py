@@ -33,7 +33,9 @@ _Grow = message("CreatePartitionsResponse")
 _Elect = message("ElectLeadersResponse")
 _Reassign = message("AlterPartitionReassignmentsResponse")
 _Moves = message("ListPartitionReassignmentsResponse")
-_PREFERRED = 0
+_PREFERRED, _UNCLEAN = 0, 1
+_METADATA_TOPIC = "__cluster_metadata"
+"""Kafka's own log of the cluster's state. Here none is kept under that name, and nobody shall take one for it."""
 CONTROLLER_PATIENCE = 10.0
 """Seconds for which a request, whatever it asks for, waits at most for a controller to be elected."""
 _CONTROLLER_PAUSE = 0.1
@@ -99,6 +101,9 @@ def _not_created(name: str, error: int, text: str) -> Struct:
 async def _create(client: Client, wanted: Struct, until: float, *, validate_only: bool) -> Struct:
     name = wanted.name
     try:
+        for each in wanted.configs:
+            if each.value is None:
+                raise configs.ConfigError(f"{each.name} is null: leave it out, or give a value")
         given = configs.parsed({each.name: each.value for each in wanted.configs})
     except configs.ConfigError as error:
         return _not_created(name, ErrorCode.INVALID_CONFIG, str(error))
@@ -118,6 +123,8 @@ async def _create(client: Client, wanted: Struct, until: float, *, validate_only
             return _not_created(
                 name, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partition 0 is assigned to no node"
             )
+    if name == _METADATA_TOPIC:
+        return _not_created(name, ErrorCode.INVALID_REQUEST, "the name is kept for Kafka's metadata")
     if name in INTERNAL_TOPICS:
         there = name in client.view.topics
         code = ErrorCode.TOPIC_ALREADY_EXISTS if there else ErrorCode.INVALID_TOPIC
@@ -172,6 +179,7 @@ async def delete_topics(client: Client, request: Struct, version: int) -> Struct
         wanted = [(each.name, each.topic_id) for each in request.topics]
     else:
         wanted = [(name, NO_ID) for name in request.topic_names]
+    wanted, refused = _told_apart(wanted)
     known = client.view
     if any(
         (name or client.directory.name_of(known, topic_id)) not in known.topics for name, topic_id in wanted
@@ -180,9 +188,43 @@ async def delete_topics(client: Client, request: Struct, version: int) -> Struct
             await client.service.confirm_view()
         except MetadataError as error:
             raise ServiceError(ErrorCode.LEADER_NOT_AVAILABLE, str(error)) from error
+    by_name = {name for name, _ in wanted if name is not None}
+    for name, topic_id in list(wanted):
+        found = None if name is not None else client.directory.name_of(client.view, topic_id)
+        if found in by_name:
+            wanted = [each for each in wanted if each not in ((name, topic_id), (found, NO_ID))]
+            refused.append((found, topic_id, "the request names the topic, and has its id, too"))
+    answer.responses = [
+        _Delete.DeletableTopicResult(
+            name=name, topic_id=topic_id, error_code=ErrorCode.INVALID_REQUEST, error_message=text
+        )
+        for name, topic_id, text in refused
+    ]
     for name, topic_id in wanted:
         answer.responses.append(await _delete(client, name, topic_id, until))
     return answer
+
+
+_Wanted = tuple[str | None, bytes]
+"""A topic's name, or its id."""
+
+
+def _told_apart(wanted: list[_Wanted]) -> tuple[list[_Wanted], list[tuple[str | None, bytes, str]]]:
+    """Topics that are named once, by a name or an id; and the others with what is wrong, which are not deleted."""
+    good: list[_Wanted] = []
+    refused: list[tuple[str | None, bytes, str]] = []
+    for (name, topic_id), count in Counter(wanted).items():
+        if name is not None and topic_id != NO_ID:
+            refused.append(
+                (name, topic_id, "the request has a name and an id for one topic: give one of them")
+            )
+        elif name is None and topic_id == NO_ID:
+            refused.append((name, topic_id, "the request has neither a name nor an id for a topic"))
+        elif count > 1:
+            refused.append((name, topic_id, "the request names the topic more than once"))
+        else:
+            good.append((name, topic_id))
+    return good, refused
 
 
 async def _delete(client: Client, name: str | None, topic_id: bytes, until: float) -> Struct:
@@ -210,7 +252,17 @@ async def create_partitions(client: Client, request: Struct, version: int) -> St
     answer, until = _Grow(), patience(request.timeout_ms)
     if may_ask := client.may(Operation.ADMIN):
         await seen(client)
-    for each in request.topics:
+    counts = Counter(each.name for each in request.topics)
+    for each in {each.name: each for each in request.topics}.values():
+        if counts[each.name] > 1:
+            answer.results.append(
+                _Grow.CreatePartitionsTopicResult(
+                    name=each.name,
+                    error_code=ErrorCode.INVALID_REQUEST,
+                    error_message="the request names the topic more than once",
+                )
+            )
+            continue
         topic = client.view.topics.get(each.name)
         if may_ask and topic is not None and topic.partitions == each.count:
             # The cluster's own clients may repeat this; Kafka's rely on being refused.
@@ -246,31 +298,61 @@ async def elect_leaders(client: Client, request: Struct, version: int) -> Struct
             for each in request.topic_partitions
             for index in each.partitions
         ]
-    unclean = version >= 1 and request.election_type != _PREFERRED
+    kind = request.election_type if version >= 1 else _PREFERRED
+    if kind not in (_PREFERRED, _UNCLEAN):
+        text = f"election type {kind} is neither 0, the preferred leader, nor 1, an unclean one"
+        refused = [
+            m.PartitionOutcome(
+                topic=each.topic, partition=each.partition, error=ErrorCode.INVALID_REQUEST, message=text
+            )
+            for each in named or ()
+        ]
+        return _elected(request, refused, ErrorCode.INVALID_REQUEST)
     done = await ask(
         client,
-        m.ElectLeadersRequest(unclean=unclean, partitions=named),
+        m.ElectLeadersRequest(unclean=kind == _UNCLEAN, partitions=named),
         patience(request.timeout_ms),
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     )
     if done.error:
         return _Elect(error_code=done.error)
-    answer = _Elect()
-    for topic, outcomes in _by_topic(done.partitions).items():
-        answer.replica_election_results.append(
+    # Of all partitions only those are told of that an election was needed for.
+    return _elected(
+        request,
+        [
+            each
+            for each in done.partitions
+            if named is not None or each.error != ErrorCode.ELECTION_NOT_NEEDED
+        ],
+    )
+
+
+def _elected(request: Struct, outcomes: Sequence[m.PartitionOutcome], error: int = 0) -> Struct:
+    """Of the partitions that a request names, in its order; or of all that there are outcomes of."""
+    by_topic = _by_topic(outcomes)
+    if request.topic_partitions is not None:
+        known = {(each.topic, each.partition): each for each in outcomes}
+        by_topic = {
+            each.topic: [
+                known[each.topic, index] for index in each.partitions if (each.topic, index) in known
+            ]
+            for each in request.topic_partitions
+        }
+    return _Elect(
+        error_code=error,
+        replica_election_results=[
             _Elect.ReplicaElectionResult(
                 topic=topic,
                 partition_result=[
                     _Elect.PartitionResult(
                         partition_id=each.partition, error_code=each.error, error_message=each.message or None
                     )
-                    for each in outcomes
-                    # Of all partitions only those are told of that an election was needed for.
-                    if named is not None or each.error != ErrorCode.ELECTION_NOT_NEEDED
+                    for each in told
                 ],
             )
-        )
-    return answer
+            for topic, told in by_topic.items()
+        ],
+    )
 
 
 def _by_topic(outcomes: Sequence[m.PartitionOutcome]) -> Mapping[str, list[m.PartitionOutcome]]:
@@ -282,14 +364,15 @@ def _by_topic(outcomes: Sequence[m.PartitionOutcome]) -> Mapping[str, list[m.Par
 
 async def alter_reassignments(client: Client, request: Struct, version: int) -> Struct:
     """Replicas to be moved, or moves to be given up (KIP-455)."""
-    answer = _Reassign(error_message=None)
+    allows = version < 1 or request.allow_replication_factor_change
+    answer = _Reassign(error_message=None, allow_replication_factor_change=allows)
     moves = [
         m.PartitionReassignment(topic=topic.name, partition=part.partition_index, replicas=part.replicas)
         for topic in request.topics
         for part in topic.partitions
     ]
     outcomes: dict[tuple[str, int], m.PartitionOutcome] = {}
-    if version >= 1 and not request.allow_replication_factor_change:
+    if not allows:
         changed = [each for each in moves if _changes_factor(client, each)]
         moves = [each for each in moves if each not in changed]
         text = "the request allows no change of the replication factor"
@@ -337,6 +420,7 @@ async def list_reassignments(client: Client, request: Struct, version: int) -> S
     if not client.may(Operation.ADMIN):
         answer.error_code = KafkaError.CLUSTER_AUTHORIZATION_FAILED
         return answer
+    await seen(client)  # who has begun a move asks any node whether it is over
     named = None
     if request.topics is not None:
         named = {(each.name, index) for each in request.topics for index in each.partition_indexes}

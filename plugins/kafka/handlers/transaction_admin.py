@@ -9,6 +9,7 @@ from insync.replication.node.authorisation import Operation
 from insync.replication.node.service import NotAllowedError, ServiceError
 
 from ..client import Client
+from ..core.directory import is_legal
 from ..protocol import Struct, message
 from ..protocol.apis import Api, KafkaError
 from .table import Offer, Refused
@@ -29,6 +30,8 @@ _STATES = {
 }
 """Kafka's names by ours."""
 _OURS = {theirs: ours for ours, theirs in _STATES.items()}
+_NEVER = "PrepareEpochFence"
+"""A state of Kafka's that no transaction is in here."""
 
 
 async def describe_producers(client: Client, request: Struct, version: int) -> Struct:
@@ -57,13 +60,21 @@ async def describe_producers(client: Client, request: Struct, version: int) -> S
         left = [each for each in left if (each.topic, each.partition) not in found]
     told = _Producers()
     for topic in request.topics:
-        parts = [_producers(found.get((topic.name, i)), i, error, text) for i in topic.partition_indexes]
+        parts = [
+            _producers(topic.name, found.get((topic.name, i)), i, error, text)
+            for i in topic.partition_indexes
+        ]
         told.topics.append(_Producers.TopicResponse(name=topic.name, partitions=parts))
     return told
 
 
-def _producers(found: m.DescribeProducersResult | None, index: int, error: int, text: str) -> Struct:
+def _producers(
+    topic: str, found: m.DescribeProducersResult | None, index: int, error: int, text: str
+) -> Struct:
     part = _Producers.PartitionResponse(partition_index=index)
+    if not is_legal(topic):
+        part.error_code = ErrorCode.INVALID_TOPIC
+        return part
     if found is None or found.error:
         part.error_code, part.error_message = found.error if found is not None else error, text or None
         return part
@@ -84,13 +95,13 @@ def _producers(found: m.DescribeProducersResult | None, index: int, error: int, 
 async def describe_transactions(client: Client, request: Struct, version: int) -> Struct:
     """What coordinators have of transactional ids; each by itself, since others may be at other nodes."""
     return _Described(
-        transaction_states=[
-            await _transaction(client, name) for name in dict.fromkeys(request.transactional_ids)
-        ]
+        transaction_states=[await _transaction(client, name) for name in request.transactional_ids]
     )
 
 
 async def _transaction(client: Client, name: str) -> Struct:
+    if not name:
+        return _Described.TransactionState(transactional_id=name, error_code=ErrorCode.INVALID_REQUEST)
     found = await ask(client, tm.DescribeTransactionsRequest(transactional_ids=[name]))
     if isinstance(found, Refused) or found.error:
         return _Described.TransactionState(transactional_id=name, error_code=found.error)
@@ -115,10 +126,10 @@ async def _transaction(client: Client, name: str) -> Struct:
 
 async def list_transactions(client: Client, request: Struct, version: int) -> Struct:
     """Those that this node coordinates; a client asks every node."""
-    unknown = [each for each in request.state_filters if each not in _OURS]
+    unknown = [each for each in request.state_filters if each not in _OURS and each != _NEVER]
     known = [_OURS[each] for each in request.state_filters if each in _OURS]
     answer = _Listed(unknown_state_filters=unknown)
-    if unknown and not known:
+    if request.state_filters and not known:
         return answer
     found = await ask(
         client,

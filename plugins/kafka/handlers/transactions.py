@@ -7,7 +7,10 @@ next. The version of a request says by which of them its sender goes, as in Kafk
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+import attrs
 
 from insync.replication.core import messages as m
 from insync.replication.core.coordination import group_messages as gm
@@ -18,6 +21,7 @@ from insync.replication.node.authorisation import Operation
 from insync.replication.node.service import ServiceError
 
 from ..client import Client
+from ..core.directory import INTERNAL_TOPICS
 from ..protocol import Struct, message
 from ..protocol.apis import Api, KafkaError
 from .table import Exchange, Offer, Refused, answer_of
@@ -79,6 +83,10 @@ def _error(api: Api, version: int, error: int) -> int:
 
 
 def _ask_for_id(client: Client, request: Struct, version: int) -> object:
+    if (refused := _nameless(request.transactional_id)) is not None:
+        return refused
+    if (request.producer_id == -1) != (request.producer_epoch == -1):
+        return Refused(ErrorCode.INVALID_REQUEST, "a producer has an id and an epoch, or neither")
     if request.transactional_id is None:
         # The node gives ids to everybody; a Kafka tells a producer here that it may write nowhere.
         may = client.may(Operation.PRODUCE)
@@ -102,10 +110,38 @@ def _tell_id(found: Any, request: Struct, version: int) -> Struct:
     return _Init(producer_id=found.producer_id, producer_epoch=found.producer_epoch)
 
 
+def _nameless(name: str | None) -> Refused | None:
+    return Refused(ErrorCode.INVALID_REQUEST, "the transactional id is empty") if name == "" else None
+
+
 # Partitions that the transaction is about to write to: all of them, or none
 
 
+@attrs.frozen
+class _NotAdded(Refused):
+    """`errors`: of the partitions that cannot be added; no other is, either."""
+
+    errors: Mapping[tuple[str, int], int]
+
+
+def _not_addable(client: Client, request: Struct) -> Mapping[tuple[str, int], int]:
+    found: dict[tuple[str, int], int] = {}
+    for topic in request.v3_and_below_topics:
+        known = client.view.topics.get(topic.name)
+        for index in topic.partitions:
+            if topic.name in INTERNAL_TOPICS:
+                found[topic.name, index] = KafkaError.TOPIC_AUTHORIZATION_FAILED
+            elif known is None or not 0 <= index < known.partitions:
+                # Clients ask again: this node may not know yet what was made a moment ago.
+                found[topic.name, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return found
+
+
 def _ask_to_add(client: Client, request: Struct, version: int) -> object:
+    if (refused := _nameless(request.v3_and_below_transactional_id)) is not None:
+        return refused
+    if client.may(Operation.PRODUCE) and (errors := _not_addable(client, request)):
+        return _NotAdded(KafkaError.OPERATION_NOT_ATTEMPTED, "other partitions cannot be added", errors)
     return tm.AddPartitionsRequest(
         transactional_id=request.v3_and_below_transactional_id,
         producer_id=request.v3_and_below_producer_id,
@@ -122,13 +158,14 @@ def _ask_to_add(client: Client, request: Struct, version: int) -> object:
 
 def _tell_added(found: Any, request: Struct, version: int) -> Struct:
     error = known_error(Api.ADD_PARTITIONS_TO_TXN, version, found.error)
+    errors = found.errors if isinstance(found, _NotAdded) else {}
     return _AddPartitions(
         results_by_topic_v3_and_below=[
             _AddPartitions.AddPartitionsToTxnTopicResult(
                 name=topic.name,
                 results_by_partition=[
                     _AddPartitions.AddPartitionsToTxnPartitionResult(
-                        partition_index=index, partition_error_code=error
+                        partition_index=index, partition_error_code=errors.get((topic.name, index), error)
                     )
                     for index in topic.partitions
                 ],
@@ -164,6 +201,8 @@ def _tell_offsets_added(found: Any, request: Struct, version: int) -> Struct:
 
 
 def _ask_to_end(client: Client, request: Struct, version: int) -> object:
+    if (refused := _nameless(request.transactional_id)) is not None:
+        return refused
     return tm.EndTransactionRequest(
         transactional_id=request.transactional_id,
         producer_id=request.producer_id,

@@ -100,6 +100,10 @@ def _change(name: str, removed: list[int], given: list[Struct]) -> m.AlterUserRe
     for number in numbers:
         if number not in _NUMBERS:
             raise _RefusedError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"there is no mechanism {number}")
+    if not all(each.salted_password for each in given):
+        raise _RefusedError(
+            ErrorCode.UNACCEPTABLE_CREDENTIAL, f"the salted password of user {name!r} is empty"
+        )
     return m.AlterUserRequest(
         name=name,
         credentials=_credentials(given),

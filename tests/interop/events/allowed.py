@@ -8,9 +8,6 @@ ALLOWED: dict[str, str] = {
     "librdkafka: settings: retention.ms=soon of nowhere": _NO_TOPIC,
     "librdkafka: settings: retention.ms=-5 of nowhere": _NO_TOPIC,
     "librdkafka: settings: segment.bytes=0 of nowhere": _NO_TOPIC,
-    "aiokafka: rights: writer looks up an offset": (
-        "a look-up may read the log, so nodes do it for those who may consume; at Kafka a right to write suffices"
-    ),
     "kafka-python: rights: writer describes a group": (
         "who may only write finds a group's coordinator, because a transaction may commit offsets; kafka-python "
         "then tells of a group without a state"

@@ -453,10 +453,10 @@ async def test_offsets_are_found_by_times_and_told_with_the_records_own(tmp_path
             told = await client.ask(Api.PRODUCE, 9, produce(batch(b"x", time_ms=now + step)))
             assert told.responses[0].partition_responses[0].error_code == 0
 
-        async def listed(timestamp: int) -> tuple[int, int, int]:
+        async def listed(timestamp: int, version: int = 7) -> tuple[int, int, int]:
             part = ListOffsets.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
             topic = ListOffsets.ListOffsetsTopic(name="t", partitions=[part])
-            told = await client.ask(Api.LIST_OFFSETS, 7, ListOffsets(replica_id=-1, topics=[topic]))
+            told = await client.ask(Api.LIST_OFFSETS, version, ListOffsets(replica_id=-1, topics=[topic]))
             (found,) = told.topics[0].partitions
             return found.error_code, found.offset, found.timestamp
 
@@ -464,6 +464,7 @@ async def test_offsets_are_found_by_times_and_told_with_the_records_own(tmp_path
         assert await listed(now + 30_001) == (0, -1, -1)
         assert await listed(-3) == (0, 2, now + 30_000), "the greatest"
         assert await listed(-1) == (0, 4, -1)
-        assert await listed(-2) == await listed(-4) == (0, 0, -1)
-        assert await listed(-5) == (0, -1, -1)
-        assert (await listed(-9))[0] == ErrorCode.INVALID_REQUEST
+        assert await listed(-2) == await listed(-4, 8) == (0, 0, -1)
+        assert await listed(-5, 9) == await listed(-6, 11) == (0, -1, -1)
+        for time_ms, version in ((-3, 6), (-4, 7), (-5, 8), (-6, 10), (-7, 11)):
+            assert await listed(time_ms, version) == (KafkaError.UNSUPPORTED_VERSION, -1, -1)

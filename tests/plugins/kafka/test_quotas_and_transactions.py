@@ -113,13 +113,32 @@ async def test_limits_that_are_not_offered(tmp_path: Path, whose: Any, ops: Any,
 async def test_questions_for_limits_that_cannot_be(tmp_path: Path) -> None:
     async with asking(tmp_path) as (_, client):
         await alter(client, (entity(user="a"), [op("producer_byte_rate", 5.0)]))
-        for parts in (
-            [("group", ANY, None)],
-            [("user", 7, None)],
-            [("user", ANY, None), ("user", ANY, None)],
+        invalid = ErrorCode.INVALID_REQUEST
+        for parts, error in (
+            ([("group", ANY, None)], KafkaError.UNSUPPORTED_VERSION),
+            ([("", ANY, None)], invalid),
+            ([("user", 7, None)], invalid),
+            ([("user", ANY, None), ("user", ANY, None)], invalid),
+            ([("user", EXACT, None)], invalid),
+            ([("user", DEFAULT, "a")], invalid),
+            ([("user", ANY, "a")], invalid),
         ):
             refused = await describe(client, *parts)
-            assert refused.error_code == ErrorCode.INVALID_REQUEST and refused.entries is None
+            assert refused.error_code == error and refused.entries is None
+        assert (await describe(client, ("user", EXACT, ""))).entries == []
+
+
+async def test_a_limit_is_changed_once_in_a_request(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, client):
+        twice = [op("producer_byte_rate", 5.0), op("producer_byte_rate", 6.0)]
+        (entry,) = await alter(client, (entity(user="a"), twice))
+        assert entry.error_code == ErrorCode.INVALID_REQUEST
+        change = (entity(user="a"), twice[:1])
+        (entry,) = await alter(client, change, change)
+        assert entry.error_code == ErrorCode.INVALID_REQUEST
+        assert (await describe(client)).entries == []
+        (entry,) = await alter(client, (entity(user="a"), [op("request_percentage", None)]))
+        assert entry.error_code == 0, "nobody has such a limit: it is gone"
 
 
 async def test_limits_are_for_admins(tmp_path: Path) -> None:
