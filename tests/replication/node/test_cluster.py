@@ -14,11 +14,13 @@ from insync.replication.node import ClusterMismatchError, DuplicateNodeError, No
 
 
 def settings(folder: Path, node_id: int, **options: object) -> NodeSettings:
+    # Five times the default: a machine that stands still for a second or two costs no node its place.
+    given = {"session_timeout_ms": 5000, **options}
     return NodeSettings(
         node_id=node_id,
         data_dir=folder / f"node-{node_id}",
         store=f"sqlite://{folder}/meta.db",
-        **options,  # type: ignore[arg-type]
+        **given,  # type: ignore[arg-type]
     )
 
 
