@@ -240,11 +240,15 @@ class Lives:
             return admin.group_offsets(case.name).get(PartitionId("t", 0))
 
     def _read(self, topic: str, case: Case) -> list[Any]:
-        """What readers of committed records find there, of this case."""
+        """What readers of committed records find there, of this case.
+
+        Up to the end of the log: its last transactions, and those of other cases before them, may still be open.
+        """
+        with BlockingConsumer(self._servers) as everything:
+            end = everything.end_offsets([(topic, 0)])[PartitionId(topic, 0)]
         options = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
         with BlockingConsumer(self._servers, **options) as consumer:
             consumer.assign([(topic, 0)])
-            end = consumer.end_offsets([(topic, 0)])[PartitionId(topic, 0)]
             found: list[Any] = []
             while (consumer.position((topic, 0)) or 0) < end:
                 found += consumer.poll(500)
