@@ -10,11 +10,12 @@ import attrs
 from ._batch_records import RecordCheck
 from ._epochs import FILE_NAME as EPOCHS
 from ._files import read_checkpoint
+from ._partition_folder import PARTITION_METADATA
 from ._producers import SNAPSHOT_SUFFIX, ProducerTable
 from ._segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from ._verify_index import OffsetIndexCheck, TimeIndexCheck
 from .batch import BatchInfo
-from .directory import CLEANED, FOLDER_NAME, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+from .directory import CLEANED, FOLDER_NAME, HIGH_WATERMARKS, LOG_STARTS, META, RECOVERY_POINTS
 from .errors import LogNotFoundError, StorageError
 from .inspection import Found, batches_in
 from .log import EpochEntry
@@ -55,13 +56,28 @@ def partition_folders(path: Path) -> list[Path]:
 
     Raises LogNotFoundError if `path` is neither.
     """
-    found = [each for each in path.iterdir() if each.is_dir() and FOLDER_NAME.fullmatch(each.name)]
-    if found or (path / "meta.properties").exists():
-        # Whatever its name: a data folder is often called something like `node-1`, as a partition's may be.
-        return sorted(found)
-    if any(path.glob(f"*{LOG_SUFFIX}")) or FOLDER_NAME.fullmatch(path.name):
+    inside = sorted(each for each in path.iterdir() if each.is_dir())
+    named = [each for each in inside if FOLDER_NAME.fullmatch(each.name)]
+    if _is_data_folder(path):
+        return named
+    # By their files: a data folder is often called something like `node-1`, as a partition's may be.
+    if others := [each.name for each in inside if _is_data_folder(each)]:
+        raise LogNotFoundError(
+            f"{path} is not a data folder, but the folder of some: name one of them ({', '.join(others)})"
+        )
+    if any(map(_is_partition, named)):
+        return named
+    if _is_partition(path):
         return [path]
     raise LogNotFoundError(f"{path} is neither a data folder nor the folder of a partition")
+
+
+def _is_data_folder(path: Path) -> bool:
+    return (path / META).exists()
+
+
+def _is_partition(path: Path) -> bool:
+    return bool(segment_files(path)) or (path / PARTITION_METADATA).exists()
 
 
 def segment_files(folder: Path) -> list[Path]:

@@ -13,7 +13,7 @@ import trio
 from ...transport import DeadlineExceeded
 from ._cluster import Cluster
 from ._settings import ClientSettings, bootstrap_urls, load_security
-from .errors import BootstrapError, ClosedError, RequestTimeoutError
+from .errors import BootstrapError, ClosedError, NoTrioError, RequestTimeoutError
 
 
 class Client(ABC):
@@ -32,6 +32,14 @@ class Client(ABC):
         self._manager: Any = None
 
     async def __aenter__(self) -> Self:
+        try:
+            trio.lowlevel.current_trio_token()
+        except RuntimeError:
+            name = type(self).__name__
+            raise NoTrioError(
+                f"this {name} needs trio, which does not run here: use `insync.replication.asyncio.{name}` on "
+                f"asyncio, and `Blocking{name}` with threads"
+            ) from None
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
         if self._says_goodbye:

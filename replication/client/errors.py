@@ -46,6 +46,10 @@ class ClosedError(ClientError):
     """The client is closed, or its block has been left."""
 
 
+class NoTrioError(ClientError, RuntimeError):
+    """A client for trio was opened where trio does not run."""
+
+
 class BootstrapError(ClientError):
     """No bootstrap server could be reached; the message names each server and its error.
 

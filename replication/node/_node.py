@@ -90,6 +90,13 @@ class Node:
         self._registered = False
 
     async def __aenter__(self) -> Self:
+        try:
+            trio.lowlevel.current_trio_token()
+        except RuntimeError:
+            raise NodeStartError(
+                "this Node needs trio, which does not run here: use `insync.replication.asyncio.Node` on asyncio, "
+                "and `BlockingNode` with threads"
+            ) from None
         self.endpoints, self.gateway_endpoints = [], []
         self._replicas, self._failed, self._registered = None, None, False
         self._running = AsyncExitStack()

@@ -269,7 +269,21 @@ def test_a_data_folder_may_be_called_like_a_partition(tmp_path: Path) -> None:
 
 
 def test_what_is_no_data_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LogNotFoundError, match="neither"):
+    """Nothing that was looked at must not pass for nothing wrong."""
+    (tmp_path / "service.log").write_text("started")
+    (tmp_path / "backup-2026").mkdir()
+    for folder in (tmp_path, tmp_path / "backup-2026"):
+        with pytest.raises(LogNotFoundError, match="neither"):
+            verify(folder)
+
+
+def test_the_folder_of_data_folders_is_refused_by_their_names(tmp_path: Path) -> None:
+    """As `insync up --data-dir` makes it: the names of nodes could be those of partitions."""
+    for node_id in (1, 2):
+        folder = tmp_path / f"node-{node_id}"
+        LogDirectory(folder, cluster_id="c", node_id=node_id).close(False)
+        (folder / "t-0").mkdir()
+    with pytest.raises(LogNotFoundError, match=r"name one of them \(node-1, node-2\)"):
         verify(tmp_path)
 
 

@@ -30,7 +30,8 @@ from insync.replication.client import (
 from insync.replication.client._handover import HandedOver
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
-from insync.replication.node import NodeStoppedError
+from insync.replication.node import Node as TrioNode
+from insync.replication.node import NodeError, NodeStoppedError
 from insync.replication.state import StateClosedError
 from insync.replication.state.asyncio import ReplicatedDict
 
@@ -368,3 +369,25 @@ def test_a_transaction_that_is_cancelled_while_it_begins_is_not_open(threaded: T
 
     asyncio.run(main())
     assert threaded.cluster.topics["t"][0].end == 100
+
+
+@pytest.mark.parametrize("opened", [client.Producer, client.Consumer, client.Admin])
+def test_a_client_for_trio_says_what_to_use_on_asyncio(opened: type) -> None:
+    async def main() -> None:
+        async with opened("tcp://127.0.0.1:1"):
+            pass
+
+    name = opened.__name__
+    with pytest.raises(
+        client.NoTrioError, match=rf"insync\.replication\.asyncio\.{name}` .*`Blocking{name}`"
+    ):
+        asyncio.run(main())
+
+
+def test_a_node_for_trio_says_what_to_use_on_asyncio(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with TrioNode(NodeSettings(node_id=1, data_dir=tmp_path, store="memory://unused")):
+            pass
+
+    with pytest.raises(NodeError, match=r"insync\.replication\.asyncio\.Node` .*`BlockingNode`"):
+        asyncio.run(main())
