@@ -47,6 +47,32 @@ class Held:
             self._portal.try_post(end.set)
 
 
+class Reading:
+    """What a block such as `changes()` yields, read and ended from elsewhere; its methods run in trio."""
+
+    def __init__(self, block: Any) -> None:
+        self._block = block
+        self._heard: Any = None
+        self._lock = trio.Lock()
+        self._waits = trio.CancelScope()
+
+    async def begin(self) -> None:
+        self._heard = await self._block.__aenter__()
+
+    async def next(self) -> Any:
+        """Raises StopAsyncIteration when there is no more."""
+        async with self._lock:
+            with trio.CancelScope() as self._waits:
+                return await self._heard.__anext__()
+        raise StopAsyncIteration
+
+    async def end(self) -> None:
+        """Leave the block. A reader that was given up may not know it yet: it goes first."""
+        self._waits.cancel()
+        async with self._lock:
+            await self._block.__aexit__(None, None, None)
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -15,7 +15,7 @@ from . import coordination as _coordination
 from . import handle as _handle
 from . import replica as _replica
 from ._copy import Change
-from ._faces import CopyFacts, ElectionFacts, Held, awaited, awaited_plain, portal
+from ._faces import CopyFacts, ElectionFacts, Held, Reading, awaited, awaited_plain, portal
 from .errors import StateClosedError
 from .machine import StateMachine
 from .objects import ReplicatedObject
@@ -44,20 +44,29 @@ class _Face(CopyFacts, Bridge[Any]):
     @asynccontextmanager
     async def changes(self) -> AsyncIterator[AsyncIterator[Change]]:
         """See `insync.replication.state.Replica.changes`."""
-        manager = self._held.changes()
-        heard = await self._call(manager.__aenter__)
+        async with self._reading(self._held.changes()) as changes:
+            yield changes
 
-        async def changes() -> AsyncIterator[Change]:
+    @asynccontextmanager
+    async def _reading(self, block: Any) -> AsyncIterator[AsyncIterator[Any]]:
+        reading, portal = Reading(block), self._portal
+
+        def end_soon(_: None) -> None:
+            assert portal.nursery is not None
+            portal.nursery.start_soon(reading.end)
+
+        async def all_read() -> AsyncIterator[Any]:
             while True:
                 try:
-                    yield await self._call(heard.__anext__)
+                    yield await self._call(reading.next)
                 except StopAsyncIteration:
                     return
 
+        await self._call(reading.begin, undo=end_soon)
         try:
-            yield changes()
+            yield all_read()
         finally:
-            await self._call(lambda: manager.__aexit__(None, None, None))
+            await self._call(reading.end)
 
 
 class Replica(_Face):
@@ -116,17 +125,8 @@ class ReplicatedDict(_Opened):
     @asynccontextmanager
     async def watch(self, key: str | bytes) -> AsyncIterator[AsyncIterator[Any]]:
         """See `insync.replication.state.ReplicatedDict.watch`."""
-        manager = self._held.watch(key)
-        heard = await self._call(manager.__aenter__)
-
-        async def values() -> AsyncIterator[Any]:
-            while True:
-                yield await self._call(heard.__anext__)
-
-        try:
-            yield values()
-        finally:
-            await self._call(lambda: manager.__aexit__(None, None, None))
+        async with self._reading(self._held.watch(key)) as values:
+            yield values
 
 
 class ReplicatedCounter(_Opened):

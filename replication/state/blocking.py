@@ -16,7 +16,7 @@ from . import coordination as _coordination
 from . import handle as _handle
 from . import replica as _replica
 from ._copy import Change
-from ._faces import CopyFacts, ElectionFacts, blocking, blocking_plain, portal
+from ._faces import CopyFacts, ElectionFacts, Reading, blocking, blocking_plain, portal
 from ._faces import Held as LockHeld
 from .machine import StateMachine
 from .objects import ReplicatedObject
@@ -44,21 +44,30 @@ class _Face(CopyFacts, Held[Any]):
     @contextmanager
     def changes(self) -> Iterator[Iterator[Change]]:
         """See `insync.replication.state.Replica.changes`; to be read by one thread."""
-        manager = self._held.changes()
-        heard = self._portal.call(manager.__aenter__)
+        with self._reading(self._held.changes()) as changes:
+            yield changes
 
-        def changes() -> Iterator[Change]:
+    @contextmanager
+    def _reading(self, block: Any) -> Iterator[Iterator[Any]]:
+        reading, portal = Reading(block), self._portal
+
+        def end_soon(_: None) -> None:
+            assert portal.nursery is not None
+            portal.nursery.start_soon(reading.end)
+
+        def all_read() -> Iterator[Any]:
             while True:
                 try:
-                    change: Change = self._portal.call(heard.__anext__)
+                    read = portal.call(reading.next)
                 except StopAsyncIteration:
                     return
-                yield change
+                yield read
 
+        portal.call(reading.begin, undo=end_soon)
         try:
-            yield changes()
+            yield all_read()
         finally:
-            self._portal.call(lambda: manager.__aexit__(None, None, None))
+            portal.call(reading.end)
 
 
 class Replica(_Face):
@@ -117,17 +126,8 @@ class ReplicatedDict(_Opened):
     @contextmanager
     def watch(self, key: str | bytes) -> Iterator[Iterator[Any]]:
         """See `insync.replication.state.ReplicatedDict.watch`; to be read by one thread."""
-        manager = self._held.watch(key)
-        heard = self._portal.call(manager.__aenter__)
-
-        def values() -> Iterator[Any]:
-            while True:
-                yield self._portal.call(heard.__anext__)
-
-        try:
-            yield values()
-        finally:
-            self._portal.call(lambda: manager.__aexit__(None, None, None))
+        with self._reading(self._held.watch(key)) as values:
+            yield values
 
 
 class ReplicatedCounter(_Opened):

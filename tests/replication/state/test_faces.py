@@ -133,3 +133,20 @@ def test_every_face_has_every_method(face: object, name: str) -> None:
     for method, _ in inspect.getmembers(theirs, lambda value: inspect.isfunction(value)):
         if not method.startswith("_") and method not in _TRIO_ONLY:
             assert hasattr(ours, method), f"{name}.{method}"
+
+
+def test_a_block_that_is_read_can_be_left_at_any_time(threaded_servers: list[str]) -> None:
+    """By a timeout, while it opens or waits: what is raised is the timeout, and nothing stays open."""
+
+    async def main() -> None:
+        async with on_asyncio.ReplicatedDict.open(threaded_servers, "state", name="one") as d:
+            for n in range(40):
+                for block in (d.changes, lambda: d.watch("colour")):
+                    with pytest.raises(TimeoutError):
+                        async with asyncio.timeout(0.0005 * n), block() as read:
+                            async for _ in read:
+                                pass
+            await d.read()
+            assert not d._held._copy._listeners
+
+    asyncio.run(main())
