@@ -142,6 +142,17 @@ def test_a_producers_last_batch_stays_without_records(log: Log) -> None:
     assert states == log.producer_states()
 
 
+def test_of_several_batches_of_a_producer_the_last_stays_without_records(log: Log) -> None:
+    """It alone tells which sequence follows."""
+    for number in range(3):
+        put(log, [(b"a", b"%d" % number)], at=NOW, producer_id=9, producer_epoch=2, base_sequence=number)
+    put(log, [(b"a", b"3")], at=NOW)
+    close_segment(log)
+    compact(log, NOW + 1000)
+    of_producer = [info for info in scan(all_bytes(log)) if info.producer_id == 9]
+    assert [(info.base_offset, info.record_count, info.last_sequence) for info in of_producer] == [(2, 0, 2)]
+
+
 def test_tombstones_stay_for_a_while_then_go(log: Log) -> None:
     put(log, [(b"a", b"1"), (b"b", b"1")])
     put(log, [(b"a", None), (b"c", b"1")], at=6000)
@@ -196,6 +207,18 @@ def test_lags(log: Log) -> None:
     assert compact(log, NOW + 9_601) is not None, "an idle segment is closed as well"
     assert held(log) == [(log.segment_base_offsets[-1] - 1, b"a", b"3")]
     assert log.segment_base_offsets[-1] == log.log_end_offset
+
+
+def test_what_is_compacted_already_keeps_nothing_from_being_compacted_by_its_age(log: Log) -> None:
+    """The minimal lag was raised later, or the clocks of producers differ."""
+    put(log, [(b"a", b"1")], at=NOW)
+    close_segment(log, at=NOW - 10_000)
+    assert compact(log, NOW + 1) is not None
+    put(log, [(b"a", b"2")], at=NOW - 10_000)
+    close_segment(log, at=NOW - 10_000)
+    log.configure(attrs.evolve(SETTINGS, min_compaction_lag_ms=5_000))
+    assert compact(log, NOW + 2) is not None
+    assert [value for _, key, value in held(log) if key == b"a"] == [b"2"]
 
 
 def test_the_dirty_ratio_decides(log: Log) -> None:

@@ -74,6 +74,30 @@ def test_what_was_aborted_replaces_nothing_and_goes(log: Log) -> None:
     assert held(log) == [(0, b"a", b"1"), (3, b"b", b"committed"), (6, b"c", b"again")]
 
 
+def test_every_batch_of_an_aborted_transaction_goes(log: Log) -> None:
+    put(log, b"a", b"1")
+    put(log, b"b", b"1")
+    put(log, b"a", b"aborted", by=5)
+    put(log, b"b", b"aborted, too", by=5)
+    append(log, marker(commit=False, producer_id=5))
+    close_segment(log)
+    compact(log)
+    assert held(log) == [(0, b"a", b"1"), (1, b"b", b"1")]
+
+
+def test_no_batch_of_an_open_transaction_counts_from_its_first_on(log: Log) -> None:
+    put(log, b"a", b"1")
+    put(log, b"a", b"perhaps", by=5)
+    put(log, b"x", b"open", by=5)
+    close_segment(log)
+    done = compact(log)
+    assert done is None or done.cleaned_offset <= 1
+    append(log, marker(commit=False, producer_id=5))
+    close_segment(log)
+    compact(log)
+    assert held(log) == [(0, b"a", b"1")]
+
+
 def test_a_marker_stays_as_long_as_what_it_ends_and_then_as_tombstones_do(log: Log) -> None:
     put(log, b"a", b"1", by=5)
     append(log, marker(commit=True, producer_id=5))

@@ -88,6 +88,11 @@ def test_a_later_source_may_give_one_folder_in_place_of_several() -> None:
             "session_timeout_ms=1: a node could not renew its session in time; use 100",
         ),
         ("session_timeout_ms = 99", "session_timeout_ms=99"),
+        (
+            "group_consumer_session_timeout_ms = 6000\ngroup_consumer_heartbeat_interval_ms = 6000",
+            "group_consumer_heartbeat_interval_ms=6000 must be below group_consumer_session_timeout_ms=6000",
+        ),
+        ("group_min_session_timeout_ms = 7\ngroup_max_session_timeout_ms = 6", "7 must not be above"),
         ("allow_insecure = 3", "allow_insecure=3"),
         ("listeners = [1]", "listeners=[1]"),
         ("listeners = []", "listeners is empty"),
