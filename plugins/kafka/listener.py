@@ -498,7 +498,6 @@ class Link:
         parts = self._machine.take_answers()
         if parts:
             if not self._unsent:
-                self._moved = self._now()
                 try:
                     sent = self._stream.send_now(parts)
                 except TransportError as error:
@@ -506,6 +505,8 @@ class Link:
                     self._scope.cancel()
                     return
                 parts = after(parts, sent) if sent else parts
+                if parts:
+                    self._moved = self._now()
             if parts:
                 self._unsent += parts
                 self._writer.set()

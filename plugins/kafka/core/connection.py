@@ -70,6 +70,8 @@ class Request:
     is_token: bool = False
     wants_answer: bool = True
     """False of a produce request without acknowledgement."""
+    has_tags: bool = False
+    """Whether the header of its answer has tagged fields."""
     answer: Sequence[Any] | None = None
     """The frame to be sent, in parts; empty: nothing is to be sent."""
     answer_size: int = 0
@@ -297,9 +299,14 @@ class Connection:
             # Its body is not looked at: the answer says which versions there are.
             return Request(api, version, correlation, None, frame, len(frame))
         client_id, position = self._client_id(frame)
+        request = Request(api, version, correlation, client_id, frame, position)
         if self._flexible(api, version):
-            position = _skip_tags(frame, position)
-        return Request(api, version, correlation, client_id, frame, position)
+            if frame[position : position + 1] == b"\0":  # as almost every client writes it: none
+                request.position += 1
+            else:
+                request.position = _skip_tags(frame, position)
+            request.has_tags = api != Api.API_VERSIONS
+        return request
 
     @staticmethod
     def _client_id(frame: memoryview) -> tuple[str | None, int]:
@@ -320,16 +327,18 @@ class Connection:
     def answer(self, request: Request, parts: Sequence[Any]) -> None:
         """Take the answer to a request: parts of its message; none for a request that is to have no answer."""
         assert request.answer is None, "a request is answered once"
-        request.answer_size = size_of(parts)
+        # Of almost every answer there is one part.
+        is_one = len(parts) == 1 and type(parts[0]) is bytes
+        request.answer_size = len(parts[0]) if is_one else size_of(parts)
         if not parts:
             request.answer = ()
         elif request.is_token:
             request.answer = (_SIZE.pack(request.answer_size) + parts[0], *parts[1:])
         else:
-            has_tags = request.api != Api.API_VERSIONS and self._flexible(request.api, request.version)
-            tags = b"\0" if has_tags else b""
+            tags = b"\0" if request.has_tags else b""
             size = _SIZE.size + len(tags) + request.answer_size
-            request.answer = (_ANSWER.pack(size, request.correlation) + tags + parts[0], *parts[1:])
+            head = _ANSWER.pack(size, request.correlation) + tags + parts[0]
+            request.answer = (head,) if is_one else (head, *parts[1:])
 
     def take_answers(self) -> list[Any]:
         """What can be sent by now: frames, whole and in order."""

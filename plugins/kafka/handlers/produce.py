@@ -131,14 +131,14 @@ def start(
 
 def _payload(sent: Sequence[_Wanted], frame: memoryview, release: Callable[[], None]) -> Payload:
     """The batches one after the other, as the node takes them. Those of a small frame are copied, if several."""
+    if len(sent) == 1 and sent[0].place is not None:
+        start, size = sent[0].place
+        return FramePayload(frame[start : start + size], release)
     places = [each.place for each in sent if each.place is not None]
-    if len(places) == 1:
-        ((start, size),) = places
-    elif frame.readonly:
+    if frame.readonly:
         joined = b"".join([frame[start : start + size] for start, size in places])
         return FramePayload(memoryview(joined), release)
-    else:
-        start, size = _put_together(frame, places)
+    start, size = _put_together(frame, places)
     return FramePayload(frame[start : start + size], release)
 
 
