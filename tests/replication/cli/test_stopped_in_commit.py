@@ -53,7 +53,7 @@ async def test_a_node_that_is_stopped_in_a_commit_leaves_the_isr_and_acks_go_on(
     with cluster(tmp_path, 2) as nodes:
         async with Admin([nodes[1].endpoint]) as admin, Producer([nodes[1].endpoint]) as producer:
             await admin.create_topic("t", 2, 2, {"min_insync_replicas": 1})
-            await until(lambda: full_isr(admin, "t", 2), 20)
+            await until(lambda: full_isr(admin, "t", 2), 60)
             described = (await admin.describe_topics(["t"]))[0].partitions
             for each in described:
                 # A producer that is new needs an id, which is a write to the store.
@@ -67,12 +67,12 @@ async def test_a_node_that_is_stopped_in_a_commit_leaves_the_isr_and_acks_go_on(
                 stopped.process.send_signal(signal.SIGSTOP)
                 try:
                     nursery.cancel_scope.cancel()
-                    with trio.CancelScope(shield=True), trio.fail_after(20):
+                    with trio.CancelScope(shield=True), trio.fail_after(60):
                         async with (
                             Admin([remaining.endpoint]) as other,
                             Producer([remaining.endpoint]) as own,
                         ):
-                            await until(lambda: led_alone(other, remaining.node_id), 20)
+                            await until(lambda: led_alone(other, remaining.node_id), 60)
                             for each in described:
                                 await (await own.send("t", b"x", partition=each.partition)).wait()
                 finally:
@@ -84,7 +84,7 @@ async def test_acks_need_no_store_and_status_tells_what_waits_for_whom(tmp_path:
         servers = [node.endpoint for node in nodes]
         async with Admin(servers) as admin, Producer(servers) as producer:
             await admin.create_topic("t", 2, 2, {"min_insync_replicas": 1})
-            await until(lambda: full_isr(admin, "t", 2), 20)
+            await until(lambda: full_isr(admin, "t", 2), 60)
             led_by = {
                 each.leader: each.partition for each in (await admin.describe_topics(["t"]))[0].partitions
             }
@@ -92,7 +92,7 @@ async def test_acks_need_no_store_and_status_tells_what_waits_for_whom(tmp_path:
             await (await producer.send("t", b"first", partition=led_by[1])).wait()
             with standing_still(tmp_path, None):
                 for partition in (0, 1):
-                    with trio.fail_after(10):
+                    with trio.fail_after(60):
                         await (await producer.send("t", b"x", partition=partition)).wait()
             async with Admin(servers[:1]) as watcher:
                 seen: dict[str, Any] = {}

@@ -15,7 +15,7 @@ PARTITIONS = 3
 CHUNK = 200
 
 
-async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 60.0) -> None:
     """Ask again and again, at the pace of the answers."""
     with trio.fail_after(seconds):
         while not await condition():
@@ -55,7 +55,7 @@ async def read_all(servers: list[str], counts: dict[int, int]) -> dict[int, list
     found: dict[int, list[bytes | None]] = {n: [] for n in range(PARTITIONS)}
     async with Consumer(servers, auto_offset_reset="earliest", max_poll_records=5000) as consumer:
         await consumer.assign_topic("t")
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             while sum(map(len, found.values())) < sum(counts.values()):
                 for record in await consumer.poll(500):
                     assert record.offset == len(found[record.partition])
@@ -78,19 +78,19 @@ async def test_exactly_once_in_order_through_a_kill_a_freeze_and_a_restart(tmp_p
                 await acknowledged_after(sent, 0)
                 first = await leader_of(admin, 0)
                 nodes[first - 1].kill()
-                with trio.fail_after(10):
+                with trio.fail_after(60):
                     await acknowledged_after(sent, 0)
                 nodes[first - 1] = NodeProcess.start(first, tmp_path)
                 await until(lambda: full(admin))
                 frozen = await leader_of(admin, 1)
                 nodes[frozen - 1].process.send_signal(signal.SIGSTOP)
                 try:
-                    with trio.fail_after(15):
+                    with trio.fail_after(60):
                         await acknowledged_after(sent, 1)
                 finally:
                     nodes[frozen - 1].process.send_signal(signal.SIGCONT)
                 stop.set()
-            with trio.fail_after(30):
+            with trio.fail_after(60):
                 await producer.flush()
         expected: dict[int, list[bytes]] = {n: [] for n in range(PARTITIONS)}
         for chunk, deliveries in enumerate(sent):
