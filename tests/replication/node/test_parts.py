@@ -31,6 +31,7 @@ from insync.replication.metadata import MemoryHub, Put, StoreUnavailableError
 from insync.replication.node import NodeSettings
 from insync.replication.node._cluster_state import ADMIN_TIMEOUT, ClusterState
 from insync.replication.node._coordination import Coordination
+from insync.replication.node._handlers import Handlers
 from insync.replication.node._log_writer import CallWork, Lane, LogWriter
 from insync.replication.node._replicas import Replicas
 from insync.replication.node._startup_scan import Found
@@ -375,3 +376,19 @@ def test_that_an_internal_topic_cannot_be_created_is_logged_with_the_controllers
     (said,) = answered(ErrorCode.POLICY_VIOLATION, "4 nodes are full")
     assert said == "the topic was not created: 4 nodes are full"
     assert len(answered(ErrorCode.POLICY_VIOLATION)) == 1
+
+
+def test_the_ends_of_epochs_are_told_for_each_partition_in_order() -> None:
+    def epoch_end(asked: m.EpochEndPartition) -> m.EpochEndResult:
+        return m.EpochEndResult(
+            topic=asked.topic, partition=asked.partition, error=0, epoch=asked.leader_epoch, end_offset=7
+        )
+
+    said: list[m.EpochEndsResponse] = []
+    asked = [m.EpochEndPartition(topic="t", partition=number, leader_epoch=4) for number in (1, 0)]
+    handlers = SimpleNamespace(
+        _replicas=SimpleNamespace(broker=SimpleNamespace(queries=SimpleNamespace(epoch_end=epoch_end)))
+    )
+    request = SimpleNamespace(message=m.EpochEndsRequest(partitions=asked), reply=said.append)
+    Handlers._epoch_ends(cast(Any, handlers), cast(Any, request))
+    assert said == [m.EpochEndsResponse(partitions=[epoch_end(each) for each in asked])]

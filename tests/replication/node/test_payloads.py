@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from insync.replication.core.broker.payloads import MalformedBatchError
-from insync.replication.node._payloads import SharedPayload
+from insync.replication.core.broker.payloads import MalformedBatchError, RefusedBatchError
+from insync.replication.core.errors import ErrorCode
+from insync.replication.node._payloads import NO_PAYLOAD, SharedPayload
 from insync.transport._payload import PayloadPool
 from tests.storage.building import batch
 
@@ -62,3 +63,11 @@ def test_what_somebody_made_of_a_slice_is_never_overwritten() -> None:
     shared.release()
     assert pool.take(1 << 20).view().obj is not where
     assert len(bytes(kept)) == 10
+
+
+def test_batches_of_a_message_without_a_payload_are_refused() -> None:
+    with pytest.raises(RefusedBatchError, match="the message has no payload") as caught:
+        NO_PAYLOAD.produced(0, 100)
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+    with pytest.raises(MalformedBatchError, match="the message has no payload"):
+        NO_PAYLOAD.batches(0, 100)
