@@ -16,6 +16,10 @@ settings.load_profile("unhurried")
 # patience a standstill of a second harms none: a session's timeout of 400 ms is 1,600 ms then.
 os.environ.setdefault("INSYNC_KIT_PATIENCE", "4")
 
+# Node processes have sessions of a second by default. Here they are longer than the standstills of a busy machine:
+# no node that is well is to be away when a topic with a replica on each is made.
+os.environ.setdefault("INSYNC_NODE_SESSION_TIMEOUT_MS", "5000")
+
 _SPARK = Path(__file__).parent / "plugins" / "spark"
 
 
