@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from insync.replication import Admin, Node
 from insync.replication.node import LogDirectoryFailedError
@@ -90,6 +92,32 @@ async def test_a_flush_that_lacks_descriptors_is_late_and_fails_nothing(
     await flusher.stop()
     assert set(failed) == {(("t", 1), broken)}
     assert "the flush of 1 logs is late: no descriptor is left" in caplog.messages
+
+
+async def test_a_flush_under_way_ends_before_the_flusher_has_stopped(tmp_path: Path) -> None:
+    """What it flushes is closed next."""
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def slow(now: float) -> dict[object, object]:
+        begun.set()
+        assert goes_on.wait(60)
+        return {}
+
+    directory = LogDirectory(tmp_path, cluster_id="c", node_id=1)
+    directory.flush_due = slow  # type: ignore[method-assign,assignment]
+    flusher = LogFlusher(directory, 60_000, lambda *_: None, lambda _: None)
+    flusher.start()
+    try:
+        directory.on_flush_due()
+        assert await trio.to_thread.run_sync(begun.wait, 60)
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(flusher.stop)
+                await trio.testing.wait_all_tasks_blocked()
+                assert nursery.child_tasks, "it did not wait for the flush"
+                goes_on.set()
+    finally:
+        goes_on.set()
 
 
 async def test_of_a_device_that_does_not_answer_nothing_is_said(tmp_path: Path) -> None:

@@ -190,8 +190,9 @@ async def test_rules_hold_for_clients_of_gateways(tmp_path: Path) -> None:
     async with node_at(tmp_path, secret=secret, allow=("client/reader=consume", "client/boss=admin")):
         boss, reader = Client("boss"), Client("reader")
         await ask(boss, m.CreateTopicRequest(name="t", partitions=1, replication_factor=1))
-        with pytest.raises(NotAllowedError, match="client/reader may not produce"):
+        with pytest.raises(NotAllowedError, match="client/reader may not produce") as refused:
             await ask(reader, produce(b""))
+        assert refused.value.code == ErrorCode.INVALID_REQUEST
         with pytest.raises(NotAllowedError):
             await ask(boss, fetch())
         with pytest.raises(NotAllowedError):

@@ -5,12 +5,34 @@ from __future__ import annotations
 import logging
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
+from insync.replication import Node
+from insync.storage import LogDirectory
+
+from .test_cluster import settings
 from .test_parts import replicas
+
+
+async def test_a_node_has_left_the_cluster_before_its_logs_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others lead meanwhile: logs may take long to close."""
+    close, before = LogDirectory.close, list[str]()
+
+    def closed(directory: LogDirectory, *how: Any, **more: Any) -> None:
+        before.extend(each.getMessage() for each in caplog.records)
+        close(directory, *how, **more)
+
+    monkeypatch.setattr(LogDirectory, "close", closed)
+    with caplog.at_level(logging.INFO, logger="insync.node"):
+        async with Node(settings(tmp_path, 1)):
+            pass
+    assert 'event=session_changed state=ended why="the node stops"' in before
 
 
 @pytest.mark.parametrize("signs", [0, 3], ids=["hangs", "works for a while, then hangs"])
