@@ -22,7 +22,7 @@ from ...storage.batch import (
 from ..core.wording import counted
 from ._buffers import LARGE, Buffers
 from .delivery import Delivery, OnDelivery, RecordMetadata
-from .errors import ClientError
+from .errors import ClientError, OutcomePendingError
 
 _log = logging.getLogger("insync.client")
 
@@ -213,7 +213,9 @@ class Batch:
         if self.error is not None:
             raise self.error
         if not self.done:
-            raise RuntimeError("the outcome is not known yet; use wait()")
+            raise OutcomePendingError(
+                f"the outcome of {self.topic}-{self.partition} is not known yet; use wait()"
+            )
         offset = self.base_offset + index if self.base_offset >= 0 else -1
         timestamp_ms = self.timestamps[index] if index < len(self.timestamps) else self.timestamp_ms
         return RecordMetadata(self.topic, self.partition, offset, timestamp_ms)

@@ -17,7 +17,7 @@ from ._accumulator import as_bytes
 from ._batch import log_unseen
 from ._settings import ProducerSettings
 from .delivery import Deliveries, Delivery, RecordMetadata
-from .errors import BufferFullError, ClosedError, DeliveryTimeoutError
+from .errors import BufferFullError, ClosedError, DeliveryTimeoutError, OutcomePendingError
 from .producer import Producer
 
 _HANDOVER_BYTES = 4 << 20
@@ -49,7 +49,7 @@ class HandedOver:
         if self._error is not None:
             raise self._error
         if self._delivery is None:
-            raise RuntimeError("the outcome is not known yet")
+            raise OutcomePendingError("the outcome of the record is not known yet; wait for it first")
         return self._delivery.result()
 
     def _failure(self) -> Exception | None:

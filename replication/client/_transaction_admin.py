@@ -23,6 +23,7 @@ from ._coordinators import Coordinators
 from ._groups import GroupAdmin
 from .errors import ClientError, NotLeaderError, RequestTimeoutError, UnknownTopicError, error_for
 from .group_errors import CoordinatorNotAvailableError
+from .transaction_errors import InvalidTxnStateError
 
 _ASK_SECONDS = 5.0
 _AT_ONCE = 1_000
@@ -241,10 +242,8 @@ class TransactionAdmin(GroupAdmin):
         one = next((each for each in producers if each.start_offset == start), None)
         if one is None:
             there = ", ".join(str(each.start_offset) for each in producers if each.start_offset >= 0)
-            raise error_for(
-                ErrorCode.INVALID_TXN_STATE,
-                thing,
-                f"no transaction is open from there on; open transactions start at: {there or 'none'}",
+            raise _cannot_abort(
+                thing, f"no transaction is open from there on; open transactions start at: {there or 'none'}"
             )
         hanging = HangingTransaction(
             topic=at.topic,
@@ -255,8 +254,7 @@ class TransactionAdmin(GroupAdmin):
             last_timestamp_ms=one.last_timestamp_ms,
         )
         if not await self._unheld([hanging]):
-            raise error_for(
-                ErrorCode.INVALID_TXN_STATE,
+            raise _cannot_abort(
                 thing,
                 f"the coordinator of producer {one.producer_id} holds it, and ends it by its timeout; "
                 "opening a producer with its transactional_id ends it at once",
@@ -292,6 +290,8 @@ class TransactionAdmin(GroupAdmin):
                         refused = answer.error == ErrorCode.INVALID_TXN_STATE
                         if refused and maybe_done and not await self._is_open(hanging):
                             return
+                        if refused and answer.message:
+                            raise _cannot_abort(thing, answer.message)
                         raise error_for(answer.error, thing, answer.message)
                 except TransportError as error:
                     last, maybe_done = error, True
@@ -305,3 +305,8 @@ class TransactionAdmin(GroupAdmin):
         raise RequestTimeoutError(
             f"{thing}: its leader has not answered within {self._timeout:g} s: {last}"
         ) from last
+
+
+def _cannot_abort(thing: str, why: str) -> InvalidTxnStateError:
+    """Without the advice that a producer gets with this error, which is to abort."""
+    return InvalidTxnStateError(f"{thing}: {ErrorCode.INVALID_TXN_STATE.name}: {why}")

@@ -60,6 +60,7 @@ class Delivery:
 
         Raises:
           ClientError: The record failed; its `outcome` tells whether it may still be in the log.
+          OutcomePendingError: The outcome is not known.
         """
         return self._batch.metadata(self._index)
 

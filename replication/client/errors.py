@@ -46,6 +46,10 @@ class ClosedError(ClientError):
     """The client is closed, or its block has been left."""
 
 
+class OutcomePendingError(ClientError, RuntimeError):
+    """The outcome of a delivery was asked for before it is known; wait for the delivery first."""
+
+
 class NoTrioError(ClientError, RuntimeError):
     """A client for trio was opened where trio does not run."""
 

@@ -17,6 +17,7 @@ from insync.replication.client import (
     InvalidSettingError,
     MetadataTimeoutError,
     NotEnoughReplicasError,
+    OutcomePendingError,
     OutOfOrderSequenceError,
     Producer,
     ProducerFencedError,
@@ -53,6 +54,15 @@ async def test_records_arrive_in_order_and_deliveries_tell_where():
         assert [f.offset for f in found] == list(range(500))
         assert found[3] == ("t", 0, 3, 7)
         assert cluster.topics["t"][0].values() == numbered(500)
+
+
+async def test_an_outcome_that_is_not_known_yet_is_refused_by_name():
+    async with fake_cluster(t=1) as cluster, Producer(cluster.urls, linger_ms=60_000) as producer:
+        delivery = await producer.send("t", b"x")
+        with pytest.raises(OutcomePendingError, match="the outcome of t-0 is not known yet"):
+            delivery.result()
+        await producer.flush()
+        assert delivery.result().offset == 0
 
 
 async def test_leaving_the_block_sends_what_waits():
