@@ -353,11 +353,15 @@ class SqliteStore(MetadataStore):
         seen = database.seen
         is_coming = database.poll()
         if database.seen != seen:
-            # The system tells of a write before anybody can read it.
-            if not (self._was_told or notices.drain()):
+            # The system tells of a write before anybody can read it, and the word of a transaction that cannot be
+            # seen yet may have been read with that of this one.
+            if self._was_told:
+                self._was_told = is_coming
+            elif notices.drain():
+                self._was_told = True
+            else:
                 self._distrust(engine)
                 return _POLL_SECONDS
-            self._was_told = False
         if is_coming:
             pause, self._moment = self._moment, min(2 * self._moment, _POLL_SECONDS)
             return pause

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import time
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -196,3 +199,62 @@ async def test_who_is_told_all_the_time_looks_no_more_often_than_without(
         os.close(told)
     assert min(after - before for before, after in itertools.pairwise(looked)) >= 0.02
     assert steps <= 2 * len(looked) + 4, "it does not go round and round meanwhile"
+
+
+class Scripted:
+    """A store's connection and its notices: what each look finds."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.next_deadline = math.inf
+        self.told = list[bool]()
+        self.found = list[tuple[int, bool]]()
+
+    def drain(self) -> bool:
+        return self.told.pop(0) if self.told else False
+
+    def poll(self) -> bool:
+        self.seen, is_coming = self.found.pop(0)
+        return is_coming
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        # The word of the second transaction is read with that of the first, before the second can be seen.
+        [([True], 1, True), ([], 2, False)],
+        [([True], 1, True), ([], 1, True), ([], 2, False)],
+        [([True], 1, True), ([], 2, True), ([], 3, False)],
+        # The first is committed within the look, and so is the second, which has not begun as the look begins.
+        [([False, True], 1, False), ([], 2, False)],
+    ],
+)
+def test_two_transactions_may_be_told_of_at_once(
+    path: Path, looks: list[tuple[list[bool], int, bool]]
+) -> None:
+    assert trusts(path, looks)
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [([], 1, False)],
+        [([], 1, True)],
+        [([True], 1, False), ([], 2, False)],
+        [([True], 1, True), ([], 2, False), ([], 3, False)],
+        [([False, True], 1, False), ([], 2, False), ([], 3, False)],
+    ],
+)
+def test_what_nobody_told_of_is_noticed(path: Path, looks: list[tuple[list[bool], int, bool]]) -> None:
+    assert not trusts(path, looks)
+
+
+def trusts(path: Path, looks: list[tuple[list[bool], int, bool]]) -> bool:
+    """Whether a store relies on notices after these looks: what `drain` gives, what is seen, whether more comes."""
+    script = Scripted()
+    store = SqliteStore(path)
+    engine: Any = SimpleNamespace(database=script, notices=script, worker=SimpleNamespace(notices=0))
+    for script.told, *found in looks:
+        script.found = [(found[0], found[1])]
+        store._look(engine)
+    return store._trusts_notices and engine.worker.notices is not None
