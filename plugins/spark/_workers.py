@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import socket
 import sys
-from contextlib import suppress
 from typing import Any
 
 _DAEMON = "pyspark.daemon"
+_libc = ctypes.CDLL(None)
 
 _settled: dict[int, int] = {}
 """By process id, as a child process has what its parent had, and settles by itself: how many modules were there."""
@@ -53,15 +54,14 @@ class Sent:
 
 
 def acknowledge() -> None:
-    """Have the kernel acknowledge at once what has come by the TCP connections of this process (Linux)."""
+    """Have the kernel acknowledge at once what has come by the TCP connections of this process (Linux).
+
+    By descriptor and not by a `socket`, which would apply `socket.setdefaulttimeout` to a connection that others
+    use, and would close it if it were interrupted. The option does nothing to what is no TCP connection.
+    """
     option = getattr(socket, "TCP_QUICKACK", None)
     if option is None:
         return
+    one = ctypes.c_int(1)
     for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
-            # No socket, or one that another thread has closed by now.
-            connection = socket.socket(fileno=int(name))
-            try:
-                connection.setsockopt(socket.IPPROTO_TCP, option, 1)
-            finally:
-                connection.detach()
+        _libc.setsockopt(int(name), socket.IPPROTO_TCP, option, ctypes.byref(one), ctypes.sizeof(one))

@@ -49,6 +49,8 @@ class ClosedError(ClientError):
 class OutcomePendingError(ClientError, RuntimeError):
     """The outcome of a delivery was asked for before it is known; wait for the delivery first."""
 
+    outcome = "unknown"
+
 
 class NoTrioError(ClientError, RuntimeError):
     """A client for trio was opened where trio does not run."""

@@ -156,6 +156,7 @@ def test_the_processes_of_a_trial_end_with_the_run_that_a_signal_ends(
     os.close(told)
     sleeper = -1
     try:
+        assert select.select([hears], [], [], 60)[0]
         sleeper = int(os.read(hears, 20))
         run.send_signal(number)
         assert run.wait(timeout=60) == (-number if number == signal.SIGINT else 128 + number)
@@ -186,6 +187,7 @@ def test_a_trial_ends_with_its_run_even_if_that_is_killed(tmp_path: Path) -> Non
     os.close(told)
     trial = -1
     try:
+        assert select.select([hears], [], [], 60)[0]
         trial = int(os.read(hears, 20))
         run.kill()
         run.wait()

@@ -48,7 +48,7 @@ assert gc.get_freeze_count() <= more, "and only once"
 """
 
 RECEIVED = """
-import pickle, socket, sys, threading
+import os, pickle, socket, sys
 from importlib.machinery import ModuleSpec
 from insync.plugins.spark._columns import source_schema
 from insync.plugins.spark._options import Options
@@ -58,6 +58,7 @@ from insync.plugins.spark._source import InsyncReader, InsyncStreamReader
 listener = socket.create_server(("127.0.0.1", 0))
 java = socket.create_connection(listener.getsockname())
 ours, _ = listener.accept()
+socket.setdefaulttimeout(5)  # as a user's function may have done
 plain, _ = socket.socketpair()
 kind = (socket.IPPROTO_TCP, socket.TCP_QUICKACK)
 given = {"servers": "tcp://127.0.0.1:1", "subscribe": "t", "startingOffsets": "earliest"}
@@ -75,6 +76,7 @@ for spec, acknowledges in (None, 0), (ModuleSpec("pyspark.daemon", None), 1):
         assert ours.getsockopt(*kind) == acknowledges, (each, spec)
 ours.send(b"x"), plain.send(b"x")
 assert java.recv(1) == b"x", "nothing was closed"
+assert os.get_blocking(ours.fileno()), "whoever reads it waits as before"
 """
 
 

@@ -88,7 +88,7 @@ def command(
 
 
 def in_the_end(look: Callable[[], object]) -> None:
-    """Look again until all that `look` asserts holds, for a minute at most.
+    """Look again until all that `look` asserts or takes apart is as it should be, for a minute at most.
 
     A node that a busy machine stops for a second has lost its session, and is told of as gone until it is back.
     """
@@ -97,7 +97,7 @@ def in_the_end(look: Callable[[], object]) -> None:
         try:
             look()
             return
-        except AssertionError:
+        except (AssertionError, ValueError):
             if time.monotonic() >= deadline:
                 raise
 

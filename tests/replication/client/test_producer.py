@@ -59,8 +59,9 @@ async def test_records_arrive_in_order_and_deliveries_tell_where():
 async def test_an_outcome_that_is_not_known_yet_is_refused_by_name():
     async with fake_cluster(t=1) as cluster, Producer(cluster.urls, linger_ms=60_000) as producer:
         delivery = await producer.send("t", b"x")
-        with pytest.raises(OutcomePendingError, match="the outcome of t-0 is not known yet"):
+        with pytest.raises(OutcomePendingError, match="the outcome of t-0 is not known yet") as asked_early:
             delivery.result()
+        assert asked_early.value.outcome == "unknown", "it is on its way"
         await producer.flush()
         assert delivery.result().offset == 0
 
