@@ -262,27 +262,31 @@ async def test_silent_server_ends_the_session_here_too(own_server: ZookeeperServ
 
 async def test_session_that_takes_long_to_open_is_a_good_one(own_server: ZookeeperServer) -> None:
     """The server is away for longer than a timeout while a session is being opened."""
-    async with store_of(own_server) as store, trio.open_nursery() as nursery:
-        opened: list[Session] = []
-        done = trio.Event()
+    async with store_of(own_server) as store:
+        for _ in range(3):
+            session = await _opened_late(store, own_server)
+            with trio.move_on_after(1.5 * TIMEOUT_MS / 1000) as lived:
+                await session.expired.wait()
+            if lived.cancelled_caught:
+                await eventually(store, session_put=("e", b"1"), session=session)
+                return
+            # A busy machine may keep the server silent again, but not each time.
+    pytest.fail("each session that was opened late ended at once")
 
-        async def open_session() -> None:
-            opened.append(await store.open_session(TIMEOUT_MS))
-            done.set()
 
-        own_server.signal(signal.SIGSTOP)
-        nursery.start_soon(open_session)
-        await trio.sleep(1.5 * TIMEOUT_MS / 1000)
-        own_server.signal(signal.SIGCONT)
-        with trio.fail_after(60):
-            await done.wait()
-        began = trio.current_time()
-        with trio.move_on_after(1.5 * TIMEOUT_MS / 1000) as lived:
-            await opened[0].expired.wait()
-        if lived.cancelled_caught:
-            await eventually(store, session_put=("e", b"1"), session=opened[0])
-        # Else the server was silent again, as a busy machine lets it be: for a timeout from then on.
-        assert lived.cancelled_caught or trio.current_time() - began > TIMEOUT_MS / 2000
+async def _opened_late(store: ZookeeperStore, server: ZookeeperServer) -> Session:
+    opened: list[Session] = []
+
+    async def open_session() -> None:
+        opened.append(await store.open_session(TIMEOUT_MS))
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            server.signal(signal.SIGSTOP)
+            nursery.start_soon(open_session)
+            await trio.sleep(1.5 * TIMEOUT_MS / 1000)
+            server.signal(signal.SIGCONT)
+    return opened[0]
 
 
 async def test_unreachable_server_is_named() -> None:
