@@ -51,7 +51,8 @@ def _check_sender(
     if state.is_consumer:
         if request.epoch < 0 and not state.members:
             return None
-        check_member(state, request.member_id, request.instance_id)
+        # Kafka does not ask which instance the member of a consumer group says it is, when it commits.
+        check_member(state, request.member_id, None)
         current = state.current(request.member_id)
         ahead = request.epoch > current.epoch
         stale = ErrorCode.STALE_MEMBER_EPOCH

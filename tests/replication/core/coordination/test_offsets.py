@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -162,8 +163,24 @@ def test_an_instance_that_was_replaced_commits_nothing() -> None:
     one.beat()
     one.beat(member_epoch=gm.LEAVE_STATIC)
     two.beat()
-    assert commit(host, **by(one, epoch=1, instance_id="i")) == ErrorCode.FENCED_INSTANCE_ID
+    assert commit(host, **by(one, epoch=1, instance_id="i")) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert within(host, **by(one, epoch=1, instance_id="i")) == ErrorCode.UNKNOWN_MEMBER_ID
     assert commit(host, **by(two, instance_id="i")) == OK
+
+
+@pytest.mark.parametrize("ask", [commit, within])
+def test_which_instance_a_member_says_it_is_does_not_matter_to_its_commits(
+    ask: Callable[..., object],
+) -> None:
+    """As in Kafka; in a classic group it does."""
+    host = GroupHost()
+    one, two = Member(host, "one"), Member(host, "two", instance_id="i")
+    one.beat()
+    two.beat()
+    for instance in (None, "nobody's", "i"):
+        assert ask(host, **by(one, epoch=1, instance_id=instance)) == OK
+        assert ask(host, **by(two, instance_id=instance)) == OK
+    assert one.beat(instance_id="nobody's") == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_reader_that_says_who_it_is_must_be_it() -> None:
