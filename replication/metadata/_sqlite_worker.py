@@ -78,10 +78,14 @@ class Worker:
         self._last: Callable[[], None] = lambda: None
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._blocked: deque[_Job] = deque()
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._token = trio.lowlevel.current_trio_token()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            os.close(self._wake)
+            raise
 
     async def run(self, function: Callable[[], T], *, writes: bool = False) -> T:
         """Call `function` in the thread. If cancelled, a call that has begun is completed there all the same."""
@@ -133,6 +137,7 @@ class Worker:
             if job is None:
                 return False
             self._begin(job)
+            self._heed_notices()
         self._retry_blocked()
         self._poll_if_due()
         return True
@@ -155,6 +160,18 @@ class Worker:
                 ready = [fd for fd, _ in self._sleep(poller, min(until, self._next_poll))]
         if self._wake in ready:
             os.eventfd_read(self._wake)
+
+    def _heed_notices(self) -> None:
+        """After a job: where the next one is there already, nobody waits for notices."""
+        if (
+            self.polling
+            and self.notices is not None
+            and self._quiet_until <= time.monotonic() < self._next_poll
+        ):
+            poller = select.poll()
+            poller.register(self.notices, select.POLLIN)
+            if poller.poll(0):
+                self._next_poll = self._quiet_until
 
     @staticmethod
     def _sleep(poller: select.poll, until: float) -> list[tuple[int, int]]:

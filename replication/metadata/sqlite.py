@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -143,17 +143,29 @@ class SqliteStore(MetadataStore):
             raise StoreClosedError(f"this handle on {self.path} was entered before; make another one")
         self._pid = os.getpid()
         boot = boot_id()
-        worker = Worker("insync-metadata", self._busy_seconds, self._poll, _POLL_SECONDS)
+        try:
+            worker = Worker("insync-metadata", self._busy_seconds, self._poll, _POLL_SECONDS)
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"the store on {self.path} cannot be opened: the system gives this process no descriptor ({error})"
+            ) from error
+        opened = ExitStack()
         writer = Writer(self.path, boot, self._busy_seconds) if self._writes_apart else None
         try:
             sweep = None
             if writer is not None:
                 await writer.open()
                 sweep = partial(worker.post, self._sweep_soon)
-            open_database = partial(Database, self.path, boot, partial(self._announce, worker), sweep)
+
+            def open_database() -> Database:
+                database = Database(self.path, boot, partial(self._announce, worker), sweep)
+                opened.callback(database.close)
+                return database
+
             database = await worker.run(open_database, writes=True)
         except BaseException:
-            await worker.stop()
+            # If this was cancelled, the thread may open the database yet, and nobody else would close it.
+            await worker.stop(opened.close)
             if writer is not None:
                 await writer.close()
             raise
@@ -166,7 +178,8 @@ class SqliteStore(MetadataStore):
     def _ask_for_notices(self) -> Notices | None:
         """Every transaction writes to SQLite's write-ahead log, and hardly anything else does."""
         try:
-            return Notices(self.path + "-wal")
+            # SQLite follows a symbolic link, and keeps its log beside the file.
+            return Notices(os.path.realpath(self.path) + "-wal")
         except OSError as error:
             _log.info(
                 "changes of %s are looked for every %d ms: the system does not tell of them (%s)",

@@ -5,11 +5,13 @@ import gc
 import os
 import sqlite3
 import struct
+import threading
 import time
 import zlib
 from collections.abc import Coroutine, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -28,6 +30,7 @@ from insync.replication.metadata import (
     StoreUnavailableError,
     StoreVersionError,
 )
+from insync.replication.metadata import sqlite as sqlite_module
 from insync.replication.metadata._sqlite_database import Announcement, Database
 from insync.replication.metadata._sqlite_leases import SLOT_BYTES, Lease, LeaseFile
 
@@ -453,6 +456,53 @@ async def test_forked_child_must_open_its_own(path: Path) -> None:
         call = store.get("k")
         assert exit_code_in_a_fork(call) == 0
         assert (await call).entry is None
+
+
+def descriptors() -> int:
+    gc.collect()  # what other tests have left is not let go of in between
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_opening_that_is_cancelled_leaves_nothing_open(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread opens the database all the same, and nobody takes it."""
+    made = list[Database]()
+
+    def cancelled_meanwhile(*arguments: Any) -> Database:
+        trio.from_thread.run_sync(scope.cancel, trio_token=token)
+        made.append(Database(*arguments))
+        return made[0]
+
+    token = trio.lowlevel.current_trio_token()
+    monkeypatch.setattr(sqlite_module, "Database", cancelled_meanwhile)
+    before = descriptors()
+    with trio.CancelScope() as scope:
+        await SqliteStore(path).__aenter__()
+    assert scope.cancelled_caught and made
+    assert descriptors() == before
+
+
+async def test_without_a_thread_nothing_is_left_open(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    before = descriptors()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="can't start"):
+            await SqliteStore(path).__aenter__()
+    assert descriptors() == before
+
+
+async def test_without_a_descriptor_the_store_is_unavailable(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*arguments: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "eventfd", refused)
+    await fails_to_open(path, StoreUnavailableError, str(path), "Too many open files")
 
 
 async def test_nothing_is_left_open(path: Path) -> None:

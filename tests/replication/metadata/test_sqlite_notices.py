@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ from insync.replication.metadata import sqlite as sqlite_module
 from insync.replication.metadata._sqlite_database import Database
 from insync.replication.metadata._sqlite_leases import LeaseFile
 from insync.replication.metadata._sqlite_notices import Notices
-from insync.replication.metadata._sqlite_worker import Worker
+from insync.replication.metadata._sqlite_worker import Worker, _Job
 
 PATIENCE = 20.0
 NEVER = 1e6
@@ -90,6 +90,21 @@ async def test_a_watch_hears_of_what_the_system_tells(path: Path, seldom: None) 
             await commit(path, f"k{number}")
             with trio.fail_after(PATIENCE):
                 assert await watch.__anext__() == Changed("k", number + 1)
+
+
+@pytest.fixture
+def link(path: Path, tmp_path: Path) -> Path:
+    (tmp_path / "elsewhere").mkdir()
+    path.symlink_to(tmp_path / "elsewhere" / "real.db")
+    return path
+
+
+async def test_a_store_behind_a_symbolic_link_is_told_of(link: Path) -> None:
+    """SQLite keeps its log beside the file that the link leads to."""
+    async with SqliteStore(link) as store:
+        assert store._engine is not None and store._engine.notices is not None
+        await commit(link, "k")
+        assert store._engine.notices.drain()
 
 
 async def test_many_transactions_are_not_looked_at_one_by_one(path: Path, seldom: None) -> None:
@@ -258,3 +273,40 @@ def trusts(path: Path, looks: list[tuple[list[bool], int, bool]]) -> bool:
         script.found = [(found[0], found[1])]
         store._look(engine)
     return store._trusts_notices and engine.worker.notices is not None
+
+
+async def test_who_is_told_looks_also_while_there_is_other_work() -> None:
+    """Each piece of work leaves another one behind, so there is always one."""
+    told = os.eventfd(0, os.EFD_NONBLOCK)
+    looks = jobs = 0
+    ended = trio.Event()
+
+    def poll() -> float:
+        nonlocal looks
+        looks += 1
+        with suppress(BlockingIOError):
+            os.eventfd_read(told)
+        return time.monotonic() + NEVER
+
+    def work() -> None:
+        nonlocal jobs
+        jobs += 1
+        if jobs == 10:
+            assert looks == 1
+            os.eventfd_write(told, 1)
+        if looks == 2 or jobs == 1000:
+            worker.post(ended.set)
+        else:
+            worker._put(_Job(work, False, 0.0))
+
+    worker = Worker("test", 5.0, poll, 0.0)
+    try:
+        worker.notices = told
+        worker.polling = True
+        await worker.run(work)
+        with trio.fail_after(PATIENCE):
+            await ended.wait()
+    finally:
+        await worker.stop()
+        os.close(told)
+    assert (looks, jobs) == (2, 11)
