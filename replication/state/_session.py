@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 import attrs
@@ -59,6 +60,7 @@ class Session:
         self.copy_name = f"{name[: MOST_NAME - 30]}#{self.nonce[:RANDOM_BYTES].hex()}"
         """Of this very process's copy."""
         self.error: StateError | None = None
+        self.on_failed: Callable[[StateError], None] = lambda error: None
         self._producer = producer
         self._largest = largest
         self._settings = settings
@@ -227,6 +229,7 @@ class Session:
         if self.error is not None:
             return
         self.error = error
+        self.on_failed(error)
         for waiting in (*self._pending.values(), *self._queue):
             waiting.error = error
             self._settle(waiting)

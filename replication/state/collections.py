@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
@@ -134,9 +135,14 @@ def _key(key: Key) -> Key:
 
 
 def _member(member: Member) -> Member:
-    if type(member) not in (str, bytes, int):
-        raise given.refused("member", member, "a member is a str, bytes or int")
-    return member
+    # Members of a StrEnum or IntEnum are what they stand for, as in a record.
+    if isinstance(member, str):
+        return str.__str__(member)
+    if isinstance(member, int) and not isinstance(member, bool):
+        return operator.index(member)
+    if isinstance(member, bytes):
+        return bytes(memoryview(member))
+    raise given.refused("member", member, "a member is a str, bytes or int")
 
 
 class _Battery(ObjectReplica):

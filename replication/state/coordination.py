@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -21,6 +22,8 @@ from .replica import Tasks
 _LOOK = 0.5
 """Seconds after which a waiter checks a lease again, because the clocks of others may differ."""
 _CLOSE_SECONDS = 5.0
+_NONCE = re.compile("#[0-9a-f]{24}$")
+"""What an owner has behind the name of its handle; owners in logs of earlier versions have nothing there."""
 
 
 class LockLostError(StateError):
@@ -112,6 +115,7 @@ def _held(item: Item) -> tuple[int, int]:
 class ReplicatedLock(_Battery):
     """Locks by name, with leases and fencing tokens.
 
+    A handle that takes over the name of another one does not take over its locks: it waits until their leases end.
     A paused holder does not know that its lease has ended. Only the target of its writes can prevent harm: send the
     token with each write, and let the target refuse a token below the greatest that it has seen.
     """
@@ -131,8 +135,13 @@ class ReplicatedLock(_Battery):
     async def acquire_nowait(self, name: str, lease_ms: int = 30_000) -> int | None:
         """Try to take the lock; returns the fencing token, or None if another handle holds it."""
         given.whole("lease_ms", lease_ms, least=1)
-        is_ours, token, _ = await self.command("acquire", given.text("name", name), self.name, lease_ms)
+        is_ours, token, _ = await self.command("acquire", given.text("name", name), self._owner, lease_ms)
         return int(token) if is_ours else None
+
+    @property
+    def _owner(self) -> str:
+        """Differs for each opening of a name: who is shut out may believe for a lease that it holds its locks."""
+        return self._session.copy_name if self._session is not None else self.name
 
     async def release(self, name: str, token: int) -> bool:
         """Release the lock; returns whether it was still held under this token."""
@@ -143,7 +152,9 @@ class ReplicatedLock(_Battery):
         given.text("name", name)
         await self.read()
         held = self._state.holder(name)
-        return held if held is not None and held.until_ms > self.clock_ms else None
+        if held is None or held.until_ms <= self.clock_ms:
+            return None
+        return held._replace(owner=_NONCE.sub("", held.owner))
 
     @asynccontextmanager
     async def hold(self, name: str, lease_ms: int = 30_000) -> AsyncIterator[int]:
@@ -213,6 +224,10 @@ class ReplicatedElection(ReplicatedLock):
         self._leads_until = 0.0
         self._changed = trio.Event()
         self._campaign = trio.CancelScope()
+        self._ended = trio.Event()
+        """The campaign has."""
+        self._late: int | None = None
+        """A token that came when the handle did not run any more."""
         self._over: StateError | None = closed("the election")
         """Why this handle does not run."""
         self.leader_token: int | None = None
@@ -220,7 +235,9 @@ class ReplicatedElection(ReplicatedLock):
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        self._campaign, self._over = trio.CancelScope(), None
+        self._campaign, self._ended, self._late = trio.CancelScope(), trio.Event(), None
+        assert self._session is not None
+        self._over, self._session.on_failed = self._session.error, self._stopped
         nursery = await self._stack.enter_async_context(Tasks())
         nursery.start_soon(self._run)
         return self
@@ -228,26 +245,29 @@ class ReplicatedElection(ReplicatedLock):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._stand_down(closed("the election"))
+        why = closed("the election")
         try:
             if error is None or isinstance(error, Exception):
-                await self.resign()
+                await self._give_up(why)
         finally:
-            self._campaign.cancel()
+            self._stand_down(why)
             await super().__aexit__(kind, error, traceback)
 
     async def resign(self) -> None:
         """Give up the leadership at once, and stop running for it: only another handle can lead from now on."""
         if self._over is None:
-            self._stand_down(
+            await self._give_up(
                 ResignedError(f"handle {self.name!r} has resigned: open another one to run for leadership")
             )
-        self._campaign.cancel()
-        token, was_leader = self.leader_token, self.is_leader
-        self._leads_until = 0.0
-        if was_leader and token is not None:
-            # If this fails, another handle leads when the lease ends.
-            with trio.move_on_after(_CLOSE_SECONDS), suppress(ClientError):
+
+    async def _give_up(self, why: StateError) -> None:
+        token = self.leader_token if self.is_leader else None
+        self._stand_down(why)
+        # If this fails, another handle leads when the lease ends.
+        with trio.move_on_after(_CLOSE_SECONDS), suppress(ClientError):
+            await self._ended.wait()
+            token = self._late if self._late is not None else token
+            if token is not None:
                 await self.release(self._SEAT, token)
 
     @property
@@ -262,10 +282,10 @@ class ReplicatedElection(ReplicatedLock):
           ResignedError: The handle has resigned, now or before.
           StateError: Its copy has stopped (`FencedError`, ...), or is not open.
         """
-        while not self.is_leader:
-            if self._over is not None:
-                raise self._over
+        while self._over is None and not self.is_leader:
             await self._changed.wait()
+        if self._over is not None:
+            raise self._over
         assert self.leader_token is not None
         return self.leader_token
 
@@ -275,6 +295,12 @@ class ReplicatedElection(ReplicatedLock):
         return held.owner if held is not None else None
 
     async def _run(self) -> None:
+        try:
+            await self._run_until_over()
+        finally:
+            self._ended.set()
+
+    async def _run_until_over(self) -> None:
         with self._campaign:
             while True:
                 asked = time.monotonic()
@@ -282,10 +308,14 @@ class ReplicatedElection(ReplicatedLock):
                     token = await self.acquire_nowait(self._SEAT, self._lease_ms)
                 except StateError as error:
                     # The copy has stopped, or another has the name.
-                    return self._stand_down(error)
+                    return self._stopped(error)
                 except ClientError:
                     token = None
                     await trio.sleep(self._lease_ms / 3000)
+                if self._over is not None:
+                    # An answer that has woken this task already is not kept away by the end of the campaign.
+                    self._late = token
+                    return None
                 if token is not None:
                     # The margin before the end of the lease covers clocks of different rates.
                     self.leader_token, self._leads_until = token, asked + 0.9 * self._lease_ms / 1000
@@ -294,9 +324,15 @@ class ReplicatedElection(ReplicatedLock):
                     await self._seat_is_free()
 
     def _stand_down(self, why: StateError) -> None:
-        """It does not run any more; whoever waits for it to lead is told."""
-        self._over = why
+        """It does not lead or run any more; whoever waits for it to lead is told."""
+        self._over, self._leads_until = why, 0.0
+        self._campaign.cancel()
         self._tell()
+
+    def _stopped(self, why: StateError) -> None:
+        """The copy has stopped, or another handle has the name."""
+        if self._over is None:
+            self._stand_down(why)
 
     def _tell(self) -> None:
         changed, self._changed = self._changed, trio.Event()

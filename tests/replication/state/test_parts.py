@@ -23,6 +23,7 @@ from insync.replication.state import (
     Replica,
     ReplicatedElection,
     ReplicatedLock,
+    ResignedError,
     SnapshotMissingError,
     StateClosedError,
     StateMachine,
@@ -525,6 +526,45 @@ async def test_the_lease_of_a_leader_counts_from_the_question(monkeypatch: pytes
         now = 5900
         assert not election.is_leader, "nine tenths of the lease since the question are over"
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("answers", [1, 2])
+async def test_an_answer_that_comes_as_a_handle_resigns_does_not_make_it_lead(
+    monkeypatch: pytest.MonkeyPatch, answers: int
+) -> None:
+    """The answer to its first question, or to a renewal, has woken the campaign's task before it is cancelled."""
+    election = ReplicatedElection.open(NOWHERE, "cron", name="one", lease_ms=100)
+    asked = 0
+    answered = trio.Event()
+    released: list[int] = []
+
+    async def acquire(name: str, lease_ms: int) -> int:
+        nonlocal asked
+        asked += 1
+        if asked == answers:
+            await answered.wait()
+        return 7
+
+    async def release(name: str, token: int) -> bool:
+        released.append(token)
+        return True
+
+    monkeypatch.setattr(coordination, "time", SimpleNamespace(monotonic=lambda: 5000.0))
+    monkeypatch.setattr(election, "acquire_nowait", acquire)
+    monkeypatch.setattr(election, "release", release)
+    monkeypatch.setattr(election, "_seat_is_free", trio.lowlevel.checkpoint)
+    election._over = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(election._run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert asked == answers and election.is_leader == (answers == 2)
+        answered.set()
+        await election.resign()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not election.is_leader
+        assert released == [7], "nobody waits for the end of a lease"
+        with pytest.raises(ResignedError):
+            await election.wait_for_leadership()
 
 
 # Shards

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import random
 import time
 from pathlib import Path
@@ -575,6 +576,37 @@ async def test_who_leads_stops_believing_so_before_its_lease_is_over(
         assert not one.is_leader
 
 
+async def test_who_takes_over_a_name_does_not_take_over_its_lock(servers: list[str]) -> None:
+    async with ReplicatedLock.open(servers, "locks", name="one") as former:
+        token = await former.acquire("x", lease_ms=60_000)
+        assert await former.acquire("x", lease_ms=60_000) == token
+        assert await former.command("acquire", "y", "one", 60_000), "as an earlier version wrote it"
+        async with ReplicatedLock.open(servers, "locks", name="one") as one:
+            for name in "x", "y":
+                assert await one.acquire_nowait(name) is None
+                held = await one.holder(name)
+                assert held is not None and held.owner == "one"
+            assert await one.release("x", token), "who knows the token may"
+            assert await one.acquire("x") > token
+
+
+async def test_a_leader_whose_name_is_opened_elsewhere_stands_down_as_soon_as_it_hears_of_it(
+    servers: list[str],
+) -> None:
+    async with ReplicatedElection.open(servers, "cron", name="same", lease_ms=60_000) as one:
+        token = await one.wait_for_leadership()
+        async with ReplicatedElection.open(servers, "cron", name="same", lease_ms=60_000) as two:
+            await one.wait_until(two.applied)
+            assert not one.is_leader, "long before it renews its lease"
+            with pytest.raises(FencedError):
+                await one.wait_for_leadership()
+            assert await two.acquire_nowait("leader") is None, "the lease of the former one holds"
+            assert not two.is_leader and await two.leader() == "same"
+            assert await two.release("leader", token)
+            with trio.fail_after(40):
+                assert await two.wait_for_leadership() > token
+
+
 async def test_one_of_all_leads_and_hands_over(servers: list[str]) -> None:
     async with ReplicatedElection.open(servers, "cron", name="one", lease_ms=60_000) as one:
         first = await one.wait_for_leadership()
@@ -623,6 +655,24 @@ async def test_who_cannot_lead_any_more_does_not_wait_for_it(servers: list[str])
     assert told == [StateClosedError, ResignedError, FencedError, StateClosedError]
 
 
+async def test_members_of_enumerations_are_what_they_stand_for(servers: list[str]) -> None:
+    class Colour(enum.StrEnum):
+        RED = "red"
+
+    class Size(enum.IntEnum):
+        BIG = 3
+
+    class Former(str, enum.Enum):  # noqa: UP042 - others have them
+        OLD = "old"
+
+    async with ReplicatedSet.open(servers, "state", name="one") as s:
+        for member, plain in (Colour.RED, "red"), (Size.BIG, 3), (Former.OLD, "old"):
+            assert await s.add(member) and await s.contains(member) and await s.contains(plain)
+            assert s.contains_stale(member)
+        assert {(type(each), each) for each in await s.members()} == {(str, "red"), (int, 3), (str, "old")}
+        assert await s.discard(Colour.RED) and not await s.contains("red")
+
+
 @pytest.mark.parametrize(
     ("made", "call"),
     [
@@ -632,6 +682,7 @@ async def test_who_cannot_lead_any_more_does_not_wait_for_it(servers: list[str])
         (ReplicatedCounter, lambda handle: handle.add("a", True)),
         (ReplicatedCounter, lambda handle: handle.value(["a"])),
         (ReplicatedSet, lambda handle: handle.add(None)),
+        (ReplicatedSet, lambda handle: handle.add(True)),
         (ReplicatedSet, lambda handle: handle.discard(["a"])),
         (ReplicatedSet, lambda handle: handle.contains(["a"])),
         (ReplicatedQueue, lambda handle: handle.ack(7)),
