@@ -80,7 +80,11 @@ def kill_who_awaits_a_marker(injector: Injector, fault: Fault, nodes: list[Node]
     cluster = injector.cluster
 
     def strike(involved: Sequence[int], partition: PartitionId) -> None:
-        record = cluster.store.partitions[partition].record
+        known = cluster.store.partitions.get(partition)
+        if known is None:  # its topic was deleted while the marker was on its way
+            _lay(injector, MARKER, strike)
+            return
+        record = known.record
         able, (sender, peer) = {*record.isr, *record.elr}, involved
         killed, seconds = ({peer}, COMES_BACK) if sender in able else (able, fault.seconds)
         _struck(injector, fault, partition)
