@@ -41,7 +41,6 @@ from .errors import (
     SnapshotMissingError,
     StateClosedError,
     StateError,
-    WrongStateError,
 )
 from .handle import Replicated, replicate
 from .machine import Context, StateMachine
@@ -79,7 +78,6 @@ __all__ = [
     "StateError",
     "StateMachine",
     "StateSettings",
-    "WrongStateError",
     "command",
     "query",
     "replicate",

@@ -89,8 +89,6 @@ class Applier:
         """The newest ones, in order; those before them may be taken away."""
         self.snapshot_commands = 0
         """How many commands had been applied when the newest was told of."""
-        self.kind = ""
-        """The class of the first handle that told its own: what the log holds. Not part of the state."""
         self.entry: Entry | None = None
         """What the last record held."""
 
@@ -109,7 +107,6 @@ class Applier:
             case Commands():
                 return self._commands(offset, entry)
             case Open():
-                self.kind = self.kind or entry.kind
                 self.sessions.pop(entry.name, None)
                 self.sessions[entry.name] = Session(offset, entry.nonce)
                 while len(self.sessions) > MOST_SESSIONS:
@@ -249,11 +246,6 @@ class Applier:
         Raises:
           StateError: The data is not a snapshot.
         """
-        self.restore_own(read)
-        self.machine.restore(read)
-
-    def restore_own(self, read: Read) -> None:
-        """The first part of `restore`, all but the machine."""
         head = _next(read)
         position, commands, clock_ms, keeper, keeper_until, snapshots, sessions, keyed = head
         self.position, self.commands, self.clock_ms = position, commands, clock_ms
@@ -274,8 +266,7 @@ class Applier:
             for until, key, data, error in _next(read):
                 self.keyed[key] = Answer(data, error)
                 self._expiry.append((until, key))
-        opened = sorted(self.sessions.items(), key=lambda each: each[1].token)
-        self.kind = next((kind for name, each in opened if (kind := Open(name, each.nonce).kind)), "")
+        self.machine.restore(read)
 
     def digest(self) -> bytes:
         """Equal where the state is equal."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ._packing import pack, unpack
 from .machine import Context, Read, StateMachine, Write
-from .objects import ObjectMachine, ReplicatedObject, command, query
+from .objects import ReplicatedObject, command, query
 
 _PIECE = 5_000
 _MASK = (1 << 128) - 1
@@ -329,18 +329,4 @@ class QueueState(ReplicatedObject):
         return [Item(number, 0, value, deliveries) for number, (value, deliveries) in self.dead.items()]
 
 
-_KINDS: dict[type, str] = {
-    DictMachine: "ReplicatedDict",
-    CounterState: "ReplicatedCounter",
-    SetState: "ReplicatedSet",
-    QueueState: "ReplicatedQueue",
-    LockState: "ReplicatedLock",
-}
-
-
-def kind_of(machine: StateMachine) -> str:
-    """The class of the package whose state a machine is, as handles tell one another; empty: a service's own."""
-    return _KINDS.get(type(machine.value if isinstance(machine, ObjectMachine) else machine), "")
-
-
-__all__ = ["CounterState", "DictMachine", "Holding", "Item", "LockState", "QueueState", "SetState", "kind_of"]
+__all__ = ["CounterState", "DictMachine", "Holding", "Item", "LockState", "QueueState", "SetState"]

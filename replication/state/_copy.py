@@ -18,17 +18,9 @@ from ..client.consumer import Consumer
 from ..client.errors import ClientError, OffsetOutOfRangeError
 from ..core.types import PartitionId
 from ._applying import Applied, Applier
-from ._batteries import kind_of
 from ._entries import Digest
 from ._snapshots import Marker, Pieces, Shelf, load
-from .errors import (
-    ChangesLostError,
-    DivergedError,
-    SnapshotMissingError,
-    StateClosedError,
-    StateError,
-    WrongStateError,
-)
+from .errors import ChangesLostError, DivergedError, SnapshotMissingError, StateClosedError, StateError
 from .settings import StateSettings
 
 if TYPE_CHECKING:
@@ -74,8 +66,6 @@ class Copy:
         self.topic_id = topic_id
         self.settings = settings
         self.applier = Applier(make(), topic_id)
-        self.end = 0
-        """Of what was acknowledged when the copy was last restored."""
         self.admin = admin
         self.applied = 0
         """Everything below this offset is in the state."""
@@ -107,15 +97,6 @@ class Copy:
     def lag(self) -> int:
         """Records that are committed, as far as this copy knows, and not applied."""
         return max(0, self._consumer.high_watermark(self.at) - self.applied)
-
-    def check_kind(self) -> None:
-        """Raise WrongStateError if the handles of the log, as far as it is applied, are of another class."""
-        own, held = kind_of(self.applier.machine), self.applier.kind
-        if own and held and own != held:
-            raise WrongStateError(
-                f"{self.at} holds the state of a {held} and was opened as a {own}: open it as a {held}, or open "
-                f"the {own} on a topic of its own"
-            )
 
     async def wait_until(self, offset: int) -> None:
         """Come back when everything below `offset` is applied."""
@@ -221,7 +202,6 @@ class Copy:
 
         Raises:
           SnapshotMissingError: None reaches to where the log begins.
-          WrongStateError: It is the state of another class.
         """
         start = (await self._consumer.beginning_offsets([self.at]))[self.at]
         end = (await self.admin.read_index([self.at]))[self.at]
@@ -237,14 +217,10 @@ class Copy:
                 )
         else:
             marker, chunks = found
-            pieces = Pieces(chunks)
-            self.applier.restore_own(pieces.read)
-            self.check_kind()
-            self.applier.machine.restore(pieces.read)
+            self.applier.restore(Pieces(chunks).read)
             self.restored = marker
         self.applied = self.applier.position
         self.digests.clear()
-        self.end = end
         self._consumer.assign([self.at])
         self._consumer.seek(self.at, self.applied)
         if anew:
@@ -321,7 +297,7 @@ class Copy:
         """The log begins behind this copy, which was away, or slower than snapshots are taken."""
         try:
             await self.restore(anew=True)
-        except (SnapshotMissingError, WrongStateError) as error:
+        except SnapshotMissingError as error:
             self.stop(error)
         except ClientError as error:
             log.warning("%s cannot be restored for now: %s", self.at, error)

@@ -16,8 +16,6 @@ VERSION = 1
 _OPEN, _COMMANDS, _DIGEST, _LEASE, _SNAPSHOT, _CLOSE = range(6)
 LARGEST_BATCH = 1 << 16
 """Commands in one record: their index has 16 bits."""
-RANDOM_BYTES = 12
-"""At the beginning of a session's nonce."""
 MOST_NAME = 256
 """Characters of a session's name, and of an idempotency key."""
 
@@ -28,12 +26,7 @@ class Open:
 
     name: str
     nonce: bytes
-    """By which its sender recognises it: random bytes, then the class of its state if that is one of ours."""
-
-    @property
-    def kind(self) -> str:
-        """The class of its state; empty where the nonce does not tell it."""
-        return self.nonce[RANDOM_BYTES:].decode("utf-8", "replace")
+    """By which its sender recognises it."""
 
 
 @attrs.frozen(slots=True)

@@ -14,9 +14,8 @@ from ..client.delivery import Delivery
 from ..client.errors import ClientError, RecordTooLargeError
 from ..client.producer import Producer
 from ._applying import FENCED, Answer, Applied
-from ._batteries import kind_of
 from ._copy import Copy
-from ._entries import LARGEST_BATCH, MOST_NAME, RANDOM_BYTES, Close, Commands, Entry, Open, encode
+from ._entries import LARGEST_BATCH, MOST_NAME, Close, Commands, Entry, Open, encode
 from .errors import CommandTooLargeError, FencedError, StateClosedError, StateError
 from .settings import StateSettings
 
@@ -56,8 +55,8 @@ class Session:
         self.copy = copy
         self.name = name
         self.token = -1
-        self.nonce = os.urandom(RANDOM_BYTES) + kind_of(copy.applier.machine).encode()
-        self.copy_name = f"{name[: MOST_NAME - 30]}#{self.nonce[:RANDOM_BYTES].hex()}"
+        self.nonce = os.urandom(12)
+        self.copy_name = f"{name[: MOST_NAME - 30]}#{self.nonce.hex()}"
         """Of this very process's copy."""
         self.error: StateError | None = None
         self.on_failed: Callable[[StateError], None] = lambda error: None
@@ -123,13 +122,7 @@ class Session:
     # Opening and closing
 
     async def open(self) -> None:
-        """Begin the session, which fences the previous holder of the name.
-
-        Raises:
-          WrongStateError: The log holds the state of another class; no session was begun.
-        """
-        await self.copy.wait_until(self.copy.end)
-        self.copy.check_kind()
+        """Begin the session, which fences the previous holder of the name."""
         await self.send_until_applied(Open(self.name, self.nonce), lambda: self.token >= 0)
 
     async def close(self) -> None:

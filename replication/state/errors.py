@@ -34,10 +34,6 @@ class CommandTooLargeError(StateError):
     """The command does not fit into one record of the topic."""
 
 
-class WrongStateError(StateError):
-    """The topic holds the state of another class."""
-
-
 class SnapshotMissingError(StateError):
     """The beginning of the log is deleted, and no complete snapshot covers it."""
 

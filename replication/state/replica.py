@@ -51,7 +51,6 @@ class Replica:
       InvalidSettingError: An unknown setting or an impossible value.
       BootstrapError: On entering the block: no node could be reached.
       StateError: On entering: the topic is not the log of a state, or its beginning is lost.
-      WrongStateError: On entering: the topic holds the state of another class of this package.
 
     Leaving the block waits for commands under way, at most 5 seconds.
     """

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from insync.replication.state._applying import FENCED, FORGOTTEN, WINDOW, Applier
 from insync.replication.state._entries import (
-    RANDOM_BYTES,
     Close,
     Commands,
     Digest,
@@ -122,21 +121,6 @@ def test_the_answers_of_a_session_are_bounded_whatever_it_says() -> None:
     for first in range(0, WINDOW + 2000, 1000):
         log.add(send(token, first, *[b"x"] * 1000))
     assert len(log.applier.sessions["a"].answers) <= WINDOW
-
-
-def test_the_first_handle_that_tells_its_class_says_what_the_log_holds() -> None:
-    log = Log()
-    log.open("of an earlier version")
-    assert log.applier.kind == ""
-    for name, kind in ("b", b"ReplicatedSet"), ("a", b"ReplicatedDict"), ("b", b"ReplicatedDict"):
-        log.add(Open(name, bytes(RANDOM_BYTES) + kind))
-        assert log.applier.kind == "ReplicatedSet"
-    chunker = Chunker()
-    log.applier.snapshot(chunker.write)
-    restored = Applier(Tape())
-    restored.restore(Pieces(chunker.end()).read)
-    assert restored.kind == "ReplicatedDict", "the earliest session that is still there"
-    assert restored.digest() == log.applier.digest(), "it is no part of the state"
 
 
 def test_who_opens_a_name_shuts_out_who_had_it() -> None:

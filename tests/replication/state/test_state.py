@@ -35,7 +35,6 @@ from insync.replication.state import (
     StateClosedError,
     StateError,
     StateMachine,
-    WrongStateError,
     command,
     coordination,
     query,
@@ -211,24 +210,6 @@ async def test_opening_a_name_shuts_out_who_had_it(servers: list[str]) -> None:
             assert await former.value("n") == 2, "it may still look"
 
 
-async def test_a_topic_of_another_class_is_refused_and_nobody_is_fenced(servers: list[str]) -> None:
-    async with ReplicatedDict.open(servers, "kinds", name="a") as d:
-        await d.put("x", 1)
-        before = d.applied
-        with pytest.raises(
-            WrongStateError, match="kinds-0 holds the state of a ReplicatedDict and was opened as a"
-        ):
-            async with ReplicatedCounter.open(servers, "kinds", name="a"):
-                pass
-        assert d.applied == before, "nothing was written"
-        await d.put("x", 2)
-        async with ReplicatedDict.open(servers, "kinds", name="b") as e:
-            assert await e.get("x") == 2
-    with pytest.raises(WrongStateError):
-        async with ReplicatedSet.open(servers, "kinds"):
-            pass
-
-
 async def test_a_command_that_is_cancelled_is_done_or_not_and_harms_nobody(servers: list[str]) -> None:
     dice = random.Random(1)
     async with ReplicatedCounter.open(servers, "state", name="one") as counter:
@@ -348,9 +329,6 @@ async def test_a_new_process_begins_with_a_snapshot_and_the_log_below_it_is_dele
             servers, "state", name="five", cache_dir=tmp_path / "four", **options
         ) as five:
             assert five.restored_from > 0 and await five.get("again") == 1
-            with pytest.raises(WrongStateError):
-                async with ReplicatedCounter.open(servers, "state", **options):
-                    pass
 
 
 async def test_the_log_reaches_back_to_the_older_snapshot_for_when_the_newer_is_of_no_use(
