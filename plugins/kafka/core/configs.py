@@ -135,8 +135,9 @@ def parsed(given: Mapping[str, str]) -> dict[str, Value]:
         if name in THROTTLED_REPLICAS:
             continue
         if field is None:
-            (default, _) = _FIXED[name]
-            if text != default:
+            default, kind = _FIXED[name]
+            given_text = text.strip().lower() if kind == Type.BOOLEAN else text.strip()
+            if given_text != default:
                 raise ConfigError(
                     f"{name}={text} has no effect here: leave it out, or at its default, {default}"
                 )
@@ -175,8 +176,8 @@ def throttle(name: str, text: str | None) -> tuple[str, int | None]:
         )
     if text is None:
         return limit, None
-    if not text.strip().isdigit():
-        raise ConfigError(f"{name}={text}: use a number of bytes a second")
+    if not _WHOLE.fullmatch(text.strip()):
+        raise ConfigError(f"{name}={text[:40]}: use a number of bytes a second")
     return limit, int(text)
 
 

@@ -268,9 +268,10 @@ async def describe_topic_partitions(client: Client, request: Struct, version: in
     cursor = request.cursor
     if cursor is not None and (cursor.partition_index < 0 or (named and cursor.topic_name not in named)):
         return _Described(topics=[_not_described(name, ErrorCode.INVALID_REQUEST) for name in named])
-    missing = await _find(named, [NO_ID] * len(named), client)
+    visible = any(map(client.may, (Operation.PRODUCE, Operation.CONSUME, Operation.ADMIN)))
+    missing = await _find(named, [NO_ID] * len(named), client) if visible else ErrorCode.NONE
     view = client.view
-    names = sorted(dict.fromkeys(named)) if named else sorted(view.topics)
+    names = sorted(set(named)) if named or not visible else sorted(view.topics)
     if cursor is not None:
         names = [name for name in names if name >= cursor.topic_name]
     left = max(1, min(request.response_partition_limit, MOST_PARTITIONS))
@@ -282,7 +283,7 @@ async def describe_topic_partitions(client: Client, request: Struct, version: in
             break
         topic = view.topics.get(name)
         error: int = ErrorCode.NONE
-        if not any(map(client.may, (Operation.PRODUCE, Operation.CONSUME, Operation.ADMIN))):
+        if not visible:
             error, topic = KafkaError.TOPIC_AUTHORIZATION_FAILED, None
         elif topic is None:
             error = missing if is_legal(name) else ErrorCode.INVALID_TOPIC

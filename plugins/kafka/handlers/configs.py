@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 
 import attrs
 
 from insync.replication.core import messages as m
-from insync.replication.core.control.quotas import NODE
+from insync.replication.core.control import internal_topics, topic_changes
+from insync.replication.core.control.quotas import NODE, changed
 from insync.replication.core.control.records import quota_key
+from insync.replication.core.control.topics import TopicError
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.types import Value
 from insync.replication.metadata import MetadataError
+from insync.replication.node._policies import election_policies
 from insync.replication.node.authorisation import Operation
 
-from ..client import Client
+from ..client import NOT_ALLOWED, Client
 from ..core import configs
-from ..core.directory import is_legal
+from ..core.directory import INTERNAL_TOPICS, is_legal
 from ..protocol import Struct, message
 from ..protocol.apis import Api, KafkaError
 from .cluster import default_factor
@@ -37,12 +41,13 @@ async def describe_configs(client: Client, request: Struct, version: int) -> Str
     """All settings of topics and nodes, or those that are named; synonyms only if they are asked for."""
     answer = _Describe()
     await seen(client)  # who has changed a setting asks any node what it is
+    unread = await _unread(client, request.resources)
     for each in request.resources:
         told = _Describe.DescribeConfigsResult(
             error_message=None, resource_type=each.resource_type, resource_name=each.resource_name
         )
         answer.results.append(told)
-        settings = await _settings(client, told)
+        settings = _settings(client, told, unread)
         wanted = set(each.configuration_keys or ())
         for setting in settings:
             if not wanted or setting.name in wanted:
@@ -50,22 +55,40 @@ async def describe_configs(client: Client, request: Struct, version: int) -> Str
     return answer
 
 
-async def _settings(client: Client, told: Struct) -> list[configs.Setting]:
+async def _unread(client: Client, resources: Sequence[Struct]) -> str:
+    """Why a topic that the view does not show may exist; empty: the store was read, or shows all that are named.
+
+    It is read once for a request.
+    """
+    topics = client.view.topics
+    if client.may(Operation.ADMIN) and any(
+        each.resource_type == _TOPIC and each.resource_name not in topics for each in resources
+    ):
+        try:
+            await client.service.confirm_view()
+        except MetadataError as error:
+            return str(error)
+    return ""
+
+
+def _unknown(told: Struct, unread: str) -> None:
+    """Answer for a topic that the view does not show."""
+    if unread:
+        told.error_code, told.error_message = ErrorCode.LEADER_NOT_AVAILABLE, unread
+    else:
+        legal = is_legal(told.resource_name)
+        told.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if legal else ErrorCode.INVALID_TOPIC
+
+
+def _settings(client: Client, told: Struct, unread: str) -> list[configs.Setting]:
     name = told.resource_name
     if told.resource_type == _TOPIC:
         if not client.may(Operation.ADMIN):
             told.error_code = KafkaError.TOPIC_AUTHORIZATION_FAILED
             return []
-        if name not in client.view.topics:
-            try:
-                await client.service.confirm_view()
-            except MetadataError as error:
-                told.error_code, told.error_message = ErrorCode.LEADER_NOT_AVAILABLE, str(error)
-                return []
         topic = client.view.topics.get(name)
         if topic is None:
-            legal = is_legal(name)
-            told.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if legal else ErrorCode.INVALID_TOPIC
+            _unknown(told, unread)
             return []
         return configs.described(topic.config)
     if told.resource_type == _BROKER:
@@ -138,6 +161,7 @@ class _Change:
 async def alter_configs(client: Client, request: Struct, version: int) -> Struct:
     """Replace all overrides of a topic by those that are given."""
     answer, until = _Alter(), patience()
+    unread = await _unread(client, request.resources)
     counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
     for each in request.resources:
         told = _Alter.AlterConfigsResourceResponse(
@@ -158,7 +182,7 @@ async def alter_configs(client: Client, request: Struct, version: int) -> Struct
             }
             return _Change(config, sorted(overridden - config.keys()))
 
-        await _apply(client, told, change, until, validate_only=request.validate_only)
+        await _apply(client, told, change, until, unread, validate_only=request.validate_only)
     return answer
 
 
@@ -174,7 +198,7 @@ def _problem(wanted: Struct, counts: Mapping[tuple[int, str], int], nulls: Seque
         return f"resources of type {kind} have no settings that can be changed: use topics (2) or brokers (4)"
     if kind == _TOPIC and not name:
         return "the name of a topic is empty"
-    if kind == _BROKER and name and not (name.isascii() and name.isdigit()):
+    if kind == _BROKER and name and not _is_node_id(name):
         return f"{name!r} is not the id of a node"
     for setting, count in Counter(each.name for each in wanted.configs).items():
         if count > 1:
@@ -182,9 +206,20 @@ def _problem(wanted: Struct, counts: Mapping[tuple[int, str], int], nulls: Seque
     return f"{nulls[0]} is null: delete it, or give a value" if nulls else ""
 
 
+def _is_node_id(text: str) -> bool:
+    return (
+        len(text) <= 10
+        and text.isascii()
+        and text.isdigit()
+        and text == str(int(text))
+        and int(text) < 1 << 31
+    )
+
+
 async def incremental_alter_configs(client: Client, request: Struct, version: int) -> Struct:
     """Set, delete, append to, subtract from settings of a topic (KIP-339)."""
     answer, until = _Incremental(), patience()
+    unread = await _unread(client, request.resources)
     counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
     for each in request.resources:
         told = _Incremental.AlterConfigsResourceResponse(
@@ -203,7 +238,7 @@ async def incremental_alter_configs(client: Client, request: Struct, version: in
         def change(each: Struct = each) -> _Change:
             return _increments(client, each)
 
-        await _apply(client, told, change, until, validate_only=request.validate_only)
+        await _apply(client, told, change, until, unread, validate_only=request.validate_only)
     return answer
 
 
@@ -211,6 +246,9 @@ async def _throttle(
     client: Client, told: Struct, wanted: Struct, until: float, *, validate_only: bool
 ) -> None:
     """What reassignments may take of a node, or of all nodes if it has no name (KIP-73)."""
+    if not client.may(Operation.ADMIN):
+        told.error_code, told.error_message = KafkaError.CLUSTER_AUTHORIZATION_FAILED, NOT_ALLOWED
+        return
     limits: dict[str, int] = {}
     remove: list[str] = []
     try:
@@ -224,15 +262,16 @@ async def _throttle(
                 remove.append(limit)
             else:
                 limits[limit] = value
-    except configs.ConfigError as error:
-        told.error_code, told.error_message = ErrorCode.INVALID_CONFIG, str(error)
-        return
-    if not validate_only:
         asked = m.AlterQuotasRequest(
             entity_type=NODE, name=wanted.resource_name, limits=limits, remove=remove
         )
-        changed = await ask(client, asked, until, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
-        told.error_code, told.error_message = changed.error, changed.message or None
+        changed(asked, None)
+    except (configs.ConfigError, TopicError) as error:
+        told.error_code, told.error_message = ErrorCode.INVALID_CONFIG, str(error)
+        return
+    if not validate_only:
+        done = await ask(client, asked, until, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+        told.error_code, told.error_message = done.error, done.message or None
 
 
 def _increments(client: Client, wanted: Struct) -> _Change:
@@ -265,35 +304,52 @@ def _increments(client: Client, wanted: Struct) -> _Change:
 
 
 async def _apply(
-    client: Client, told: Struct, change: Callable[[], _Change], until: float, *, validate_only: bool
+    client: Client,
+    told: Struct,
+    change: Callable[[], _Change],
+    until: float,
+    unread: str,
+    *,
+    validate_only: bool,
 ) -> None:
     """Have one topic changed; what came of it goes into `told`."""
     name = told.resource_name
     if told.resource_type != _TOPIC:  # of AlterConfigs alone
+        if not client.may(Operation.ADMIN):
+            told.error_code, told.error_message = KafkaError.CLUSTER_AUTHORIZATION_FAILED, NOT_ALLOWED
+            return
         told.error_code = ErrorCode.INVALID_CONFIG
         told.error_message = "a node is set by its file and its command line; restart it to change that"
         return
     if not client.may(Operation.ADMIN):
         told.error_code = KafkaError.TOPIC_AUTHORIZATION_FAILED
         return
+    topic = client.view.topics.get(name)
+    if topic is None:
+        _unknown(told, unread)
+        return
     try:
-        if name not in client.view.topics:
-            await client.service.confirm_view()
-        if name not in client.view.topics:
-            legal = is_legal(name)
-            told.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if legal else ErrorCode.INVALID_TOPIC
-            return
         made = change()
     except configs.ConfigError as error:
         told.error_code, told.error_message = ErrorCode.INVALID_CONFIG, str(error)
         return
-    except MetadataError as error:
-        told.error_code, told.error_message = ErrorCode.LEADER_NOT_AVAILABLE, str(error)
-        return
+    asked = m.AlterConfigRequest(name=name, config=made.config, reset=made.reset)
     if validate_only:
+        try:
+            if name in INTERNAL_TOPICS:
+                internal_topics.check_change(name, asked)
+            topic_changes.plan(asked, topic, client.view, _policies())
+        except TopicError as error:
+            told.error_code, told.error_message = error.code, str(error)
         return
-    changed = await ask(client, m.AlterConfigRequest(name=name, config=made.config, reset=made.reset), until)
-    told.error_code, told.error_message = changed.error, changed.message or None
+    done = await ask(client, asked, until)
+    told.error_code, told.error_message = done.error, done.message or None
+
+
+@cache
+def _policies() -> frozenset[str]:
+    """The names of the election policies that are installed here."""
+    return frozenset(election_policies())
 
 
 async def list_resources(client: Client, request: Struct, version: int) -> Struct:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +18,7 @@ from insync.replication.metadata import MetadataError
 from insync.replication.node.authorisation import Operation
 from insync.replication.node.service import NotAllowedError, ServiceError
 
-from ..client import Client
+from ..client import NOT_ALLOWED, Client
 from ..core import configs
 from ..core.directory import INTERNAL_TOPICS, id_of
 from ..protocol import Struct, message
@@ -85,9 +85,12 @@ async def create_topics(client: Client, request: Struct, version: int) -> Struct
     """Each topic by itself: one that is refused refuses no other."""
     answer, until = _Create(), patience(request.timeout_ms)
     named = Counter(each.name for each in request.topics)
-    for name, count in named.items():
-        wanted = next(each for each in request.topics if each.name == name)
-        if count > 1:
+    if not client.may(Operation.ADMIN):
+        refused = KafkaError.TOPIC_AUTHORIZATION_FAILED
+        answer.topics = [_not_created(name, refused, NOT_ALLOWED) for name in named]
+        return answer
+    for name, wanted in {each.name: each for each in request.topics}.items():
+        if named[name] > 1:
             answer.topics.append(_not_created(name, ErrorCode.INVALID_REQUEST, "the request names it twice"))
         else:
             answer.topics.append(await _create(client, wanted, until, validate_only=request.validate_only))
@@ -179,6 +182,17 @@ async def delete_topics(client: Client, request: Struct, version: int) -> Struct
         wanted = [(each.name, each.topic_id) for each in request.topics]
     else:
         wanted = [(name, NO_ID) for name in request.topic_names]
+    if not client.may(Operation.ADMIN):  # who may not delete is told no name for an id, and no id for a name
+        answer.responses = [
+            _Delete.DeletableTopicResult(
+                name=name,
+                topic_id=topic_id,
+                error_code=KafkaError.TOPIC_AUTHORIZATION_FAILED,
+                error_message=NOT_ALLOWED,
+            )
+            for name, topic_id in dict.fromkeys(wanted)
+        ]
+        return answer
     wanted, refused = _told_apart(wanted)
     known = client.view
     if any(
@@ -189,10 +203,11 @@ async def delete_topics(client: Client, request: Struct, version: int) -> Struct
         except MetadataError as error:
             raise ServiceError(ErrorCode.LEADER_NOT_AVAILABLE, str(error)) from error
     by_name = {name for name, _ in wanted if name is not None}
-    for name, topic_id in list(wanted):
+    named_twice: set[_Wanted] = set()
+    for name, topic_id in wanted:
         found = None if name is not None else client.directory.name_of(client.view, topic_id)
         if found in by_name:
-            wanted = [each for each in wanted if each not in ((name, topic_id), (found, NO_ID))]
+            named_twice |= {(name, topic_id), (found, NO_ID)}
             refused.append((found, topic_id, "the request names the topic, and has its id, too"))
     answer.responses = [
         _Delete.DeletableTopicResult(
@@ -201,7 +216,8 @@ async def delete_topics(client: Client, request: Struct, version: int) -> Struct
         for name, topic_id, text in refused
     ]
     for name, topic_id in wanted:
-        answer.responses.append(await _delete(client, name, topic_id, until))
+        if (name, topic_id) not in named_twice:
+            answer.responses.append(await _delete(client, name, topic_id, until))
     return answer
 
 
@@ -332,12 +348,11 @@ def _elected(request: Struct, outcomes: Sequence[m.PartitionOutcome], error: int
     by_topic = _by_topic(outcomes)
     if request.topic_partitions is not None:
         known = {(each.topic, each.partition): each for each in outcomes}
-        by_topic = {
-            each.topic: [
+        by_topic = {}
+        for each in request.topic_partitions:
+            by_topic.setdefault(each.topic, []).extend(
                 known[each.topic, index] for index in each.partitions if (each.topic, index) in known
-            ]
-            for each in request.topic_partitions
-        }
+            )
     return _Elect(
         error_code=error,
         replica_election_results=[
@@ -355,7 +370,7 @@ def _elected(request: Struct, outcomes: Sequence[m.PartitionOutcome], error: int
     )
 
 
-def _by_topic(outcomes: Sequence[m.PartitionOutcome]) -> Mapping[str, list[m.PartitionOutcome]]:
+def _by_topic(outcomes: Sequence[m.PartitionOutcome]) -> dict[str, list[m.PartitionOutcome]]:
     found: dict[str, list[m.PartitionOutcome]] = {}
     for each in outcomes:
         found.setdefault(each.topic, []).append(each)
@@ -366,23 +381,30 @@ async def alter_reassignments(client: Client, request: Struct, version: int) -> 
     """Replicas to be moved, or moves to be given up (KIP-455)."""
     allows = version < 1 or request.allow_replication_factor_change
     answer = _Reassign(error_message=None, allow_replication_factor_change=allows)
-    moves = [
+    if not client.may(Operation.ADMIN):
+        answer.error_code, answer.error_message = KafkaError.CLUSTER_AUTHORIZATION_FAILED, NOT_ALLOWED
+        return answer
+    wanted = [
         m.PartitionReassignment(topic=topic.name, partition=part.partition_index, replicas=part.replicas)
         for topic in request.topics
         for part in topic.partitions
     ]
+    counts = Counter((each.topic, each.partition) for each in wanted)
+    moves: list[m.PartitionReassignment] = []
     outcomes: dict[tuple[str, int], m.PartitionOutcome] = {}
-    if not allows:
-        changed = [each for each in moves if _changes_factor(client, each)]
-        moves = [each for each in moves if each not in changed]
-        text = "the request allows no change of the replication factor"
-        for each in changed:
-            outcomes[each.topic, each.partition] = m.PartitionOutcome(
-                topic=each.topic,
-                partition=each.partition,
-                error=ErrorCode.INVALID_REPLICATION_FACTOR,
-                message=text,
-            )
+    for each in wanted:
+        key = each.topic, each.partition
+        if counts[key] > 1:
+            error, text = ErrorCode.INVALID_REQUEST, "the request names the partition more than once"
+        elif not allows and _changes_factor(client, each):
+            error = ErrorCode.INVALID_REPLICATION_FACTOR
+            text = "the request allows no change of the replication factor"
+        else:
+            moves.append(each)
+            continue
+        outcomes[key] = m.PartitionOutcome(
+            topic=each.topic, partition=each.partition, error=error, message=text
+        )
     if moves:
         done = await ask(
             client,

@@ -26,6 +26,7 @@ ALLOWED: dict[str, str] = {
     "topics made: setting: a message of no bytes": _USELESS,
     "topics made: setting: a ratio that is none": _USELESS,
     "limits: a rate that is none": _USELESS,
+    "replicas moved: a partition twice": "only one of two targets can be meant; Kafka takes the last one",
     "limits: a kind twice, again": "an entity has one user; Kafka takes the last one",
     "records deleted: greatest then": "nodes name the first such record that is still there, Kafka a deleted one",
     "settings changed: no such operation": _OPERATION,

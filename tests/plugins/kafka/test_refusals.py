@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ import pytest
 from insync.plugins.kafka.client import Client
 from insync.plugins.kafka.handlers import topics
 from insync.plugins.kafka.handlers.topics import seen
-from insync.plugins.kafka.protocol import message
+from insync.plugins.kafka.protocol import Struct, message
 from insync.plugins.kafka.protocol.apis import Api, KafkaError
 from insync.replication.core.errors import ErrorCode
+from insync.replication.node._cluster_state import ClusterState
 from insync.storage.batch import build_batch
 
 from .test_listener import client_of, make, node_at, produce
@@ -206,3 +208,199 @@ async def test_whoever_may_use_topics_may_ask_where_a_partition_ends(tmp_path: P
         wanted = Epochs(replica_id=-1, topics=[Epochs.OffsetForLeaderTopic(topic="t", partitions=[place])])
         told = await client.ask(Api.OFFSET_FOR_LEADER_EPOCH, 4, wanted)
         assert told.topics[0].partitions[0].error_code == 0
+
+
+Elect, Alter = message("ElectLeadersRequest"), message("IncrementalAlterConfigsRequest")
+Reassign, Pages = message("AlterPartitionReassignmentsRequest"), message("DescribeTopicPartitionsRequest")
+Delete, Described = message("DeleteTopicsRequest"), message("DescribeConfigsRequest")
+RATE = "leader.replication.throttled.rate"
+
+
+def altered(kind: int, name: str, key: str, value: str, *, tried: bool = False) -> Struct:
+    config = Alter.AlterableConfig(name=key, config_operation=0, value=value)
+    resource = Alter.AlterConfigsResource(resource_type=kind, resource_name=name, configs=[config])
+    return Alter(resources=[resource], validate_only=tried)
+
+
+def moved(*entries: tuple[str, list[int]], replicas: list[int]) -> Struct:
+    return Reassign(
+        timeout_ms=30_000,
+        allow_replication_factor_change=False,
+        topics=[
+            Reassign.ReassignableTopic(
+                name=name,
+                partitions=[
+                    Reassign.ReassignablePartition(partition_index=index, replicas=replicas)
+                    for index in indexes
+                ],
+            )
+            for name, indexes in entries
+        ],
+    )
+
+
+async def test_who_has_no_rights_finds_out_of_no_topic_whether_it_exists(tmp_path: Path) -> None:
+    """Every answer repeats what the request has."""
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        await make(node)
+        asked = message("MetadataRequest")(topics=[message("MetadataRequest").MetadataRequestTopic(name="t")])
+        topic_id = (await client.ask(Api.METADATA, 12, asked)).topics[0].topic_id
+    async with node_at(tmp_path, allow=("client=consume",)) as node, client_of(node) as client:
+        refused = KafkaError.TOPIC_AUTHORIZATION_FAILED
+        wanted = [
+            Delete.DeleteTopicState(name="t"),
+            Delete.DeleteTopicState(name=None, topic_id=topic_id),
+            Delete.DeleteTopicState(name="t", topic_id=topic_id),
+        ]
+        told = await client.ask(Api.DELETE_TOPICS, 6, Delete(topics=wanted, timeout_ms=30_000))
+        assert [(each.name, each.topic_id, each.error_code) for each in told.responses] == [
+            ("t", bytes(16), refused),
+            (None, topic_id, refused),
+            ("t", topic_id, refused),
+        ]
+        told = await client.ask(
+            Api.ALTER_PARTITION_REASSIGNMENTS, 1, moved(("t", [0]), ("none", [0]), replicas=[1, 2])
+        )
+        assert (told.error_code, told.responses) == (KafkaError.CLUSTER_AUTHORIZATION_FAILED, [])
+        for kind, name, error in ((2, "t", refused), (4, "1", KafkaError.CLUSTER_AUTHORIZATION_FAILED)):
+            for tried in (False, True):
+                told = await client.ask(
+                    Api.INCREMENTAL_ALTER_CONFIGS, 1, altered(kind, name, "x", "y", tried=tried)
+                )
+                assert told.responses[0].error_code == error
+        bad = Create.CreatableTopicConfig(name="no.such", value="1")
+        topics_ = [Create.CreatableTopic(name="u", num_partitions=1, replication_factor=1, configs=[bad])]
+        told = await client.ask(Api.CREATE_TOPICS, 7, Create(topics=topics_, timeout_ms=30_000))
+        assert told.topics[0].error_code == refused
+    async with node_at(tmp_path, allow=("client/nobody=admin",)) as node, client_of(node) as client:
+        told = await client.ask(Api.DESCRIBE_TOPIC_PARTITIONS, 0, Pages(response_partition_limit=9))
+        assert told.topics == []
+        named = [Pages.TopicRequest(name=each) for each in ("t", "none")]
+        told = await client.ask(
+            Api.DESCRIBE_TOPIC_PARTITIONS, 0, Pages(topics=named, response_partition_limit=9)
+        )
+        assert [(each.name, each.error_code) for each in told.topics] == [("none", refused), ("t", refused)]
+
+
+@pytest.mark.parametrize("may", ["consume", "admin"])
+async def test_many_topics_are_looked_at_once_each(tmp_path: Path, may: str) -> None:
+    """A request of 20,000 names, or partitions, stops the node for less than a second."""
+    many = [
+        Create.CreatableTopic(name=f"a b{i}", num_partitions=1, replication_factor=1) for i in range(20_000)
+    ]
+    async with node_at(tmp_path) as node:
+        await make(node)
+    async with node_at(tmp_path, allow=(f"client={may}",)) as node, client_of(node) as client:
+        if may != "admin":
+            began = time.process_time()
+            told = await client.ask(Api.CREATE_TOPICS, 7, Create(topics=many, timeout_ms=0))
+            assert len(told.topics) == len(many) and time.process_time() - began < 3
+        parts = [
+            Reassign.ReassignablePartition(partition_index=0, replicas=[1, index]) for index in range(8000)
+        ]
+        wanted = Reassign(
+            timeout_ms=0,
+            allow_replication_factor_change=False,
+            topics=[Reassign.ReassignableTopic(name="t", partitions=parts)],
+        )
+        began = time.process_time()
+        await client.ask(Api.ALTER_PARTITION_REASSIGNMENTS, 1, wanted)
+        assert time.process_time() - began < 3
+
+
+async def test_a_partition_that_is_named_twice_is_not_moved(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        await make(node, partitions=2)
+        for entries in ([("t", [0, 0, 1])], [("t", [0]), ("t", [0, 1])]):
+            told = await client.ask(Api.ALTER_PARTITION_REASSIGNMENTS, 1, moved(*entries, replicas=[1]))
+            parts = [part for each in told.responses for part in each.partitions]
+            twice = ErrorCode.INVALID_REQUEST
+            assert [(each.partition_index, each.error_code) for each in parts] == [
+                (0, twice),
+                (0, twice),
+                (1, 0),
+            ]
+
+
+async def test_a_topic_in_two_entries_has_leaders_elected_of_both(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        await make(node, partitions=2)
+        wanted = [Elect.TopicPartitions(topic="t", partitions=[index]) for index in (1, 0)]
+        told = await client.ask(
+            Api.ELECT_LEADERS, 2, Elect(election_type=0, topic_partitions=wanted, timeout_ms=30_000)
+        )
+        (topic,) = told.replica_election_results
+        assert [each.partition_id for each in topic.partition_result] == [1, 0]
+
+
+@pytest.mark.parametrize("value", ["\u00b2", "9" * 5000, "1_0", "0", "9" * 20, "-1"])
+async def test_a_rate_that_is_none_is_refused_and_the_connection_goes_on(tmp_path: Path, value: str) -> None:
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        for tried in (False, True):
+            told = await client.ask(
+                Api.INCREMENTAL_ALTER_CONFIGS, 1, altered(4, "1", RATE, value, tried=tried)
+            )
+            assert told.responses[0].error_code == ErrorCode.INVALID_CONFIG
+
+
+@pytest.mark.parametrize("name", ["001", "9" * 20, "9" * 5000, "2147483648", "\u00b2", "x"])
+async def test_a_node_that_cannot_be_has_no_rate(tmp_path: Path, name: str) -> None:
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        told = await client.ask(Api.INCREMENTAL_ALTER_CONFIGS, 1, altered(4, name, RATE, "5"))
+        assert told.responses[0].error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("cleanup.policy", "foo", ErrorCode.INVALID_CONFIG),
+        ("min.insync.replicas", "9", ErrorCode.INVALID_CONFIG),
+        ("insync.unclean.leader.election", "perhaps", ErrorCode.INVALID_CONFIG),
+        ("retention.ms", "7", 0),
+        ("preallocate", " FALSE ", 0),
+        ("preallocate", "true", ErrorCode.INVALID_CONFIG),
+        ("compression.type", " producer", 0),
+    ],
+)
+async def test_a_change_that_is_only_tried_is_answered_as_one_that_is_made(
+    tmp_path: Path, name: str, value: str, error: int
+) -> None:
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        await make(node)
+        for tried in (True, False):
+            told = await client.ask(
+                Api.INCREMENTAL_ALTER_CONFIGS, 1, altered(2, "t", name, value, tried=tried)
+            )
+            assert told.responses[0].error_code == error, told.responses[0].error_message
+
+
+async def test_the_store_is_read_once_for_all_topics_that_a_request_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        read: list[bool] = []
+        confirm = ClusterState.confirm
+
+        async def noted(state: ClusterState) -> None:
+            read.append(True)
+            await confirm(state)
+
+        monkeypatch.setattr(ClusterState, "confirm", noted)
+        names = [f"none-{index}" for index in range(20)]
+        asked = Described(
+            resources=[
+                Described.DescribeConfigsResource(resource_type=2, resource_name=each) for each in names
+            ]
+        )
+        told = await client.ask(Api.DESCRIBE_CONFIGS, 4, asked)
+        assert {each.error_code for each in told.results} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert len(read) == 2, "once for what was changed elsewhere, and once for what is not known"
+        read.clear()
+        asked = Alter(
+            resources=[
+                Alter.AlterConfigsResource(resource_type=2, resource_name=each, configs=[]) for each in names
+            ]
+        )
+        told = await client.ask(Api.INCREMENTAL_ALTER_CONFIGS, 1, asked)
+        assert {each.error_code for each in told.responses} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert len(read) == 1
