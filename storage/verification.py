@@ -73,11 +73,19 @@ def partition_folders(path: Path) -> list[Path]:
 
 
 def _is_data_folder(path: Path) -> bool:
-    return (path / META).exists()
+    return _is_there(path / META)
 
 
 def _is_partition(path: Path) -> bool:
-    return bool(segment_files(path)) or (path / PARTITION_METADATA).exists()
+    return bool(segment_files(path)) or _is_there(path / PARTITION_METADATA)
+
+
+def _is_there(path: Path) -> bool:
+    """As far as this process may look: on a disk of its own a data folder often lies beside `lost+found`."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return False
 
 
 def segment_files(folder: Path) -> list[Path]:

@@ -1,4 +1,5 @@
-"""What is sent while one piece of work is done goes out at its end, each connection's by one write.
+"""What is sent while one piece of work is done goes out at its end, or when it hurries: each connection's by one
+write.
 
 Waking a connection's writer costs a task switch, and sending each frame alone a system call. Who answers many at
 once (a handler that completes others' requests, a thread's results that come in) does it in a turn.
@@ -31,7 +32,7 @@ class Turn:
         self._noted: dict[Sends, None] = {}
 
     def note(self, who: Sends) -> None:
-        """Have it flushed at the end."""
+        """Have it flushed at the end, or by `hurry` before."""
         self._noted[who] = None
 
     def hurry(self) -> None:
@@ -62,7 +63,8 @@ _of_this_run: trio.lowlevel.RunVar[Turn] = trio.lowlevel.RunVar("turn")
 def turn() -> Turn:
     """The turn of this event loop: `with turn(): ...` sends at the end what is answered, and asked, inside.
 
-    Nothing may be awaited inside. Outside of a turn each connection's writer task sends, a moment later.
+    `hurry` sends it before. Nothing may be awaited inside. Outside of a turn each
+    connection's writer task sends, a moment later.
     """
     try:
         return _of_this_run.get()

@@ -417,7 +417,10 @@ class Database:
 
     @property
     def next_deadline(self) -> float:
-        """When a session may be over that `poll` would remove: seconds of the monotonic clock."""
+        """When a session may be over that `poll` would remove: seconds of the monotonic clock.
+
+        0: `poll` is to look now. Infinity: there is no session.
+        """
         return self._next_deadline / 1e9
 
     def _announce_changes(self) -> None:

@@ -58,8 +58,8 @@ class _Job(Generic[T]):
 
 
 class Worker:
-    """The thread. Between jobs it calls `poll` while `polling` is set: at the time that the last call gave, or when
-    `notices` is readable, but for those not again within `quiet_seconds`.
+    """The thread. Between jobs it calls `poll` while `polling` is set: at the time that the last call gave, or as
+    soon as `notices` is readable and `quiet_seconds` have passed since the last call.
 
     poll: returns when to be called next, in seconds of the monotonic clock.
     """

@@ -36,7 +36,8 @@ from .errors import (
 )
 
 _POLL_SECONDS = 0.02
-"""Between two looks for changes, where the system does not tell of them or too many come."""
+"""Between two looks for changes, where the system does not tell of them. Where it does, the least time between
+a look and the next one that its word brings about: the worker's quiet time."""
 _UNNOTICED_SECONDS = 0.25
 """Between two looks while the system tells of changes: files may be deleted, and it may not tell of all."""
 _MOMENT_SECONDS = 0.001

@@ -47,7 +47,8 @@ class Fetches:
     def _serve(self, request: Inbound, message: m.FetchRequest) -> None:
         self._node.step(named(FetchArrived, (request.connection, request, message, request.peer)))
         if message.replica_id >= 0:
-            # What this fetch proves may have acknowledged records: their producers wait, all else does not.
+            # What this fetch proves may have acknowledged records, whose producers wait. All that has been noted in
+            # this turn goes with their answers, also to the log writers.
             self._turn.hurry()
         if not request.is_answered:
             request.has_waited = True

@@ -177,7 +177,7 @@ class LogWriter:
             self._handover.ask()
 
     def flush(self) -> None:
-        """At the end of a turn: have little work done now."""
+        """At the end of a turn, or when one hurries: have little work done now."""
         if self._is_much or self._token is None:
             self._handover.ask()
             return

@@ -291,7 +291,7 @@ class Replicas:
             self.settle()
 
     def flush(self) -> None:
-        """A turn ends."""
+        """A turn ends or hurries."""
         self.settle()
 
     def read_again(self) -> None:

@@ -287,6 +287,28 @@ def test_the_folder_of_data_folders_is_refused_by_their_names(tmp_path: Path) ->
         verify(tmp_path)
 
 
+@pytest.mark.parametrize("closed", ["lost+found", "other-0"])
+def test_a_folder_that_may_not_be_looked_into_is_no_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str
+) -> None:
+    """As `lost+found` on a disk of its own, which is another user's."""
+    LogDirectory(tmp_path / "node-1", cluster_id="c", node_id=1).close(False)
+    (tmp_path / closed).mkdir()
+    exists = Path.exists
+
+    def refused(path: Path) -> bool:
+        if path.parent.name == closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", refused)
+    with pytest.raises(LogNotFoundError, match=r"name one of them \(node-1\)"):
+        verify(tmp_path)
+    (tmp_path / "node-1" / "meta.properties").unlink()
+    with pytest.raises(LogNotFoundError, match="neither"):
+        verify(tmp_path)
+
+
 def test_a_batch_longer_than_the_window_is_followed(tmp_path: Path) -> None:
     folder = tmp_path / "t-0"
     folder.mkdir()
