@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from . import differential
+from .answers import compare as jobs
+from .answers.cluster import HANGS_UP
 from .kafka import Java
 
 pytestmark = pytest.mark.interop
@@ -28,3 +31,30 @@ def test_a_difference_is_named_and_one_that_is_gone_is_too(monkeypatch: pytest.M
         "b: y (version 2): ours 2, Kafka's 3",
     ]
     assert met == {"a: error_code"}
+
+
+@pytest.mark.parametrize(
+    ("ours", "is_allowed"),
+    [
+        ([["set", 40]], True),
+        ({"responses": [{"error_code": 40, "partition": -1}]}, True),
+        ([["set", -1]], False),
+        ([-1, 5], False),
+        ({"responses": [{"error_code": -1}]}, False),
+        (HANGS_UP, False),
+        (jobs.ABSENT, False),
+    ],
+)
+def test_an_allowed_difference_is_no_internal_error(
+    monkeypatch: pytest.MonkeyPatch, ours: Any, is_allowed: bool
+) -> None:
+    monkeypatch.setattr(jobs, "ALLOWED", {"a: x": "on purpose"})
+    told = {} if ours == jobs.ABSENT else {"a: x": ours}
+    wrong, met = jobs.compare(told, {"a: x": "something else"})
+    assert (not wrong, met == {"a: x"}) == (is_allowed, is_allowed)
+
+
+def test_a_job_that_breaks_off_at_both_is_wrong() -> None:
+    told = {"a: ends with": "AssertionError()"}
+    wrong, _ = jobs.compare(told, dict(told))
+    assert len(wrong) == 1

@@ -10,7 +10,6 @@ _BARE = "a credential without a salt or a password protects nothing; Kafka takes
 _STRICTER = "who says that it is a member has to be one, also when it reads offsets of a classic group"
 _NEGATIVE = "no record has such an offset"
 _UNKNOWN_GROUP = "the member is told that it is none, so that it joins again"
-_INSTANCE = "a commit with an instance id is refused if that is another member's, or nobody's"
 _SYNC = (
     "the generation says what the type and the protocol are; what a member repeats of them is not compared"
 )
@@ -56,10 +55,7 @@ ALLOWED: dict[str, str] = {
     "consumer groups: commit of a stale epoch": (
         "a commit counts if the partition was given at its epoch or before, as in later releases (KAFKA-19779)"
     ),
-    "consumer groups: commit by an instance": _INSTANCE,
     "static consumers: the same comes again": "a member whose first answer was lost asks again; Kafka ends it",
-    "static consumers: the former commits": _INSTANCE,
-    "static consumers: the new one commits with another instance": _INSTANCE,
     "transactions of the first version: not transactional": _MIXED,
     "transactions of the first version: not transactional, without a name": _MIXED,
     "transactions of the first version: end: another id, version 1": _FENCED,

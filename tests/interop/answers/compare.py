@@ -16,7 +16,7 @@ from insync.plugins.kafka.protocol.apis import Api
 from ...plugins.kafka.wire_client import WireClient
 from . import groups, settings, topics, transactions
 from .allowed import ALLOWED
-from .cluster import Cluster
+from .cluster import HANGS_UP, Cluster
 from .job import Job
 
 JOBS: dict[str, Job] = {**topics.JOBS, **settings.JOBS, **groups.JOBS, **transactions.JOBS}
@@ -25,6 +25,9 @@ Events = dict[str, Any]
 """By job and title."""
 PATIENCE = 240.0
 ABSENT = "no such event"
+_BREAKS = "ends with"
+"""The title of an error that ended a job."""
+_UNKNOWN_SERVER_ERROR = -1
 
 
 async def common(ours: str, theirs: str) -> dict[int, int]:
@@ -58,9 +61,9 @@ async def events(servers: str, versions: Mapping[int, int], jobs: Mapping[str, J
         try:
             with trio.fail_after(PATIENCE):
                 await job(cluster, tell)
-        except Exception as error:  # noqa: BLE001 - a job that fails at one cluster alone is a difference
+        except Exception as error:  # noqa: BLE001 - a job that fails is told of, and the others go on
             traceback.print_exc()
-            tell("ends with", repr(error)[:300])
+            tell(_BREAKS, repr(error)[:300])
         finally:
             await cluster.aclose()
 
@@ -71,17 +74,35 @@ async def events(servers: str, versions: Mapping[int, int], jobs: Mapping[str, J
 
 
 def compare(ours: Events, theirs: Events) -> tuple[list[str], set[str]]:
-    """What differs though nothing allows it, and what is allowed and was met."""
+    """What differs though nothing allows it, and what is allowed and was met.
+
+    A job that breaks off is wrong, at both clusters too. No difference allows us an internal error, or no answer.
+    """
     wrong, met = [], set()
     for event in [*ours, *(theirs.keys() - ours.keys())]:
         here, there = ours.get(event, ABSENT), theirs.get(event, ABSENT)
-        if here == there:
+        if here == there and not event.endswith(f": {_BREAKS}"):
             continue
-        if event in ALLOWED:
+        if event in ALLOWED and not _fails(here):
             met.add(event)
         else:
             wrong.append(f"{event}: ours {json.dumps(here)[:600]}, Kafka's {json.dumps(there)[:600]}")
     return wrong, met
+
+
+def _fails(told: Any) -> bool:
+    """Whether an answer is none, or has an internal error in it. told: plain values; lists begin with a code, or
+    with a name and a code.
+    """
+    if isinstance(told, dict):
+        return any(
+            value == _UNKNOWN_SERVER_ERROR if name.endswith("error_code") else _fails(value)
+            for name, value in told.items()
+        )
+    if isinstance(told, list):
+        code = next((each for each in told[:2] if not isinstance(each, str)), None)
+        return code == _UNKNOWN_SERVER_ERROR or any(map(_fails, told))
+    return told in (ABSENT, HANGS_UP)
 
 
 async def run(ours: str, theirs: str) -> tuple[int, list[str]]:

@@ -296,7 +296,7 @@ async def test_many_topics_are_looked_at_once_each(tmp_path: Path, may: str) -> 
             told = await client.ask(Api.CREATE_TOPICS, 7, Create(topics=many, timeout_ms=0))
             assert len(told.topics) == len(many) and time.process_time() - began < 3
         parts = [
-            Reassign.ReassignablePartition(partition_index=0, replicas=[1, index]) for index in range(8000)
+            Reassign.ReassignablePartition(partition_index=0, replicas=[1, index]) for index in range(16_000)
         ]
         wanted = Reassign(
             timeout_ms=0,
