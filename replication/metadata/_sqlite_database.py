@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -119,7 +120,7 @@ class Database:
         with ExitStack() as undo:
             self._connection = undo.enter_context(closing(connect(path)))
             self._place = Place.of(path)
-            self._leases = undo.enter_context(closing(LeaseFile(path + "-leases", boot)))
+            self._leases = undo.enter_context(closing(LeaseFile(os.path.realpath(path) + "-leases", boot)))
             if sweep is None:
                 with self._writing() as writing:
                     self._leases.adopt(self._connection.execute("SELECT identity FROM store").fetchone()[0])

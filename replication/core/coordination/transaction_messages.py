@@ -144,7 +144,8 @@ class DescribeTransactionsResponse:
 
 @attrs.frozen(kw_only=True)
 class ListTransactionsRequest:
-    """`statuses`, `producer_ids`: those alone, if any are named. `longer_than_ms`: open for at least so long.
+    """`statuses`, `producer_ids`: those alone, if any are named. `longer_than_ms`: those alone whose transaction
+    began at least so long ago, whatever has become of it since; -1: all.
 
     `partitions`: of the topic that keeps them, those alone; it is an error if the node does not lead one of them.
     """

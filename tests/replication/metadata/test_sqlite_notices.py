@@ -107,6 +107,16 @@ async def test_a_store_behind_a_symbolic_link_is_told_of(link: Path) -> None:
         assert store._engine.notices.drain()
 
 
+async def test_who_comes_by_a_symbolic_link_knows_who_is_alive(link: Path, tmp_path: Path) -> None:
+    """Otherwise the other's sessions would have ended when somebody writes through the link."""
+    real = tmp_path / "elsewhere" / "real.db"
+    async with SqliteStore(real) as store, SqliteStore(link) as other:
+        session = await store.open_session(60_000)
+        await store.commit([], [Put("e", b"1", ephemeral=True)], session=session)
+        await other.commit([], [Put("k", b"")])
+        assert (await other.get("e")).entry is not None
+
+
 async def test_many_transactions_are_not_looked_at_one_by_one(path: Path, seldom: None) -> None:
     """The last one is seen, too."""
     async with SqliteStore(path) as store, store.watch("k") as watch:
