@@ -284,7 +284,7 @@ async def test_who_has_no_rights_finds_out_of_no_topic_whether_it_exists(tmp_pat
 
 @pytest.mark.parametrize("may", ["consume", "admin"])
 async def test_many_topics_are_looked_at_once_each(tmp_path: Path, may: str) -> None:
-    """A request of 20,000 names, or partitions, stops the node for less than a second."""
+    """One pass takes less than 1 s of processor time; a look at all others for each entry took 6 and 9."""
     many = [
         Create.CreatableTopic(name=f"a b{i}", num_partitions=1, replication_factor=1) for i in range(20_000)
     ]
