@@ -248,8 +248,11 @@ async def test_portions_share_what_they_have_in_common(monkeypatch: pytest.Monke
             it.call(it.lane("x"), f"made {number}", lambda: None, common=(make, number))
         for number in range(2):
             it.call(it.lane("x"), f"gone {number}", lambda: None, common=(delete, number))
+        # The writer hands over what it carried out after it has told of it, so only the next batch proves the hand-over.
         it.append("b", 1)
         await it.hears("b1")
+        it.append("b", 2)
+        await it.hears("b2")
         go_on.set()
         await it.hears("made 5", "gone 1")
     assert made == [[0, 1, 2, 3], [4, 5]]
