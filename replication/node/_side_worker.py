@@ -12,7 +12,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import islice
 from typing import Protocol
 
 from ...storage import Handover, StorageError
@@ -91,14 +90,14 @@ class SideWorker:
         """The next pieces of work whose common part is the same, or of which some have none."""
         portion: list[SideWork] = []
         function = None
-        for work in islice(self._queue, PORTION):
+        # Piece by piece: the writer's thread adds more meanwhile, which no iteration survives.
+        while self._queue and len(portion) < PORTION:
+            work = self._queue[0]
             if work.common is not None:
                 if function is not None and work.common[0] != function:
                     break
                 function = work.common[0]
-            portion.append(work)
-        for _ in portion:
-            self._queue.popleft()
+            portion.append(self._queue.popleft())
         return portion
 
     def _carry_out(self, portion: Sequence[SideWork]) -> None:

@@ -16,7 +16,7 @@ import trio
 from insync.replication import Admin, Node, Producer
 from insync.replication.node import _side_worker
 from insync.replication.node._log_writer import AppendWork, CallWork, Lane, LogWriter
-from insync.replication.node._side_worker import SideWork
+from insync.replication.node._side_worker import SideWork, SideWorker
 from insync.storage import Chunk, LogDirectory, StorageBrokenError, StorageError
 from insync.storage import directory as directory_module
 
@@ -248,7 +248,7 @@ async def test_portions_share_what_they_have_in_common(monkeypatch: pytest.Monke
             it.call(it.lane("x"), f"made {number}", lambda: None, common=(make, number))
         for number in range(2):
             it.call(it.lane("x"), f"gone {number}", lambda: None, common=(delete, number))
-        # The writer hands over what it carried out after it has told of it, so only the next batch proves the hand-over.
+        # The writer hands over what it carried out after it has told of it: only the next batch proves it.
         it.append("b", 1)
         await it.hears("b1")
         it.append("b", 2)
@@ -258,6 +258,26 @@ async def test_portions_share_what_they_have_in_common(monkeypatch: pytest.Monke
     assert made == [[0, 1, 2, 3], [4, 5]]
     assert gone == [[0, 1]]
     assert it.failed == []
+
+
+def test_more_may_come_while_a_portion_is_taken() -> None:
+    """The writer's thread may run between any two of this one's steps."""
+
+    class Piece:
+        def __init__(self, *behind: Piece) -> None:
+            self.behind = [*behind]
+
+        @property
+        def common(self) -> None:
+            while self.behind:
+                worker._queue.append(self.behind.pop())
+
+    nothing: Callable[..., None] = lambda *_: None  # noqa: E731
+    worker = SideWorker("test", nothing, nothing, nothing, nothing)
+    last = Piece()
+    first = Piece(last)
+    worker._queue.append(first)
+    assert worker._portion() == [first, last] and not worker._queue
 
 
 async def test_another_topic_is_written_while_many_folders_wait_for_the_device(
