@@ -93,6 +93,9 @@ class Worker:
             raise StoreClosedError("the store's thread has ended")
         job = _Job(function, writes, time.monotonic() + self._busy_seconds)
         self._put(job)
+        if self._ended:
+            # Meanwhile: it may have refused what had come before this call, which nobody would ever end then.
+            raise StoreClosedError("the store's thread has ended")
         try:
             await job.done.wait()
         finally:

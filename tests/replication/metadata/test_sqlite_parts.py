@@ -123,6 +123,22 @@ async def test_stopped_worker_refuses_what_still_waits() -> None:
     await refused()
 
 
+async def test_a_call_that_comes_while_the_thread_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker("test", 5.0, lambda: None, 1.0)
+    put = worker._put
+
+    def late(job: Any) -> None:
+        put(None)
+        worker._thread.join()
+        put(job)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(worker, "_put", late)
+        with trio.fail_after(20), pytest.raises(StoreClosedError, match="has ended"):
+            await worker.run(lambda: None)
+    await worker.stop()
+
+
 async def test_error_of_a_job_is_raised_where_it_was_awaited() -> None:
     worker = Worker("test", 5.0, lambda: None, 1.0)
     with pytest.raises(ZeroDivisionError):
