@@ -193,13 +193,14 @@ async def test_key_of_a_lost_session_is_deleted_before_anybody_may_write(tmp_pat
     """No revision tells its end while the file is locked; listing and delta agree all the while."""
     path = tmp_path / "meta.db"
     async with SqliteStore(path) as store, SqliteStore(path) as other, other.watch("") as watch:
-        session = await store.open_session(1_000)
+        session = await store.open_session(60_000)
         await store.commit([], [Put("e", b"", ephemeral=True), Put("p", b"")], session=session)
         held = await other.list("")
         assert list(held.entries) == ["e", "p"]
         with closing(sqlite3.connect(path, isolation_level=None)) as lock, trio.fail_after(20):
             lock.execute("BEGIN IMMEDIATE")
             session.stop_renewing()
+            session.held.drop()
             while "e" in (await other.list("")).entries:
                 await watch.__anext__()
             assert await other.changes("", held.revision) == Delta(held.revision, {}, frozenset({"e"}))

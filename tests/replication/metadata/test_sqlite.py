@@ -236,7 +236,7 @@ async def test_store_that_takes_an_identity_over_keeps_its_sessions(path: Path) 
 
 async def test_deleted_lease_file_ends_sessions_and_is_named(path: Path) -> None:
     async with SqliteStore(path) as store:
-        session = await store.open_session(1000)
+        session = await store.open_session(5_000)
         await store.commit([], [Put("e", b"", ephemeral=True)], session=session)
         os.unlink(f"{path}-leases")
         with trio.fail_after(20):
@@ -258,7 +258,7 @@ async def test_leases_that_cannot_be_read_make_the_store_unavailable(
         raise OSError(errno.EIO, "Input/output error")
 
     async with SqliteStore(path) as store, SqliteStore(path) as other:
-        session = await store.open_session(1000)
+        session = await store.open_session(5_000)
         await store.commit([], [Put("/a", b"1", ephemeral=True)], session=session)
         with monkeypatch.context() as patched:
             patched.setattr(LeaseFile, call, fails)
@@ -351,7 +351,7 @@ async def test_writers_give_up_when_the_file_stays_locked(path: Path) -> None:
 
 
 async def test_writers_wait_for_the_lock_in_order(path: Path) -> None:
-    async with SqliteStore(path) as store, trio.open_nursery() as nursery:
+    async with SqliteStore(path, busy_timeout_ms=60_000) as store, trio.open_nursery() as nursery:
         with locked(path):
             for number in range(5):
                 nursery.start_soon(store.commit, [], [Put("k", str(number).encode())])
@@ -377,7 +377,7 @@ async def test_cancelled_waiting_commit_writes_nothing(path: Path) -> None:
 
 async def test_expiry_shows_while_the_file_is_locked(path: Path) -> None:
     async with SqliteStore(path) as store, SqliteStore(path) as other, other.watch("e") as watch:
-        session = await store.open_session(1000)
+        session = await store.open_session(5_000)
         await store.commit([], [Put("e", b"", ephemeral=True)], session=session)
         while (await watch.__anext__()).revision < 1:
             pass

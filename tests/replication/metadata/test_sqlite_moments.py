@@ -77,7 +77,7 @@ async def test_end_of_a_session_of_the_only_handle_is_seen_by_its_watch(path: Pa
         with trio.fail_after(20):
             while store._engine.database._next_deadline != float("inf"):
                 await trio.lowlevel.checkpoint()
-        session = await store.open_session(500)
+        session = await store.open_session(5_000)
         done = await store.commit([], [Put("e", b"", ephemeral=True)], session=session)
         assert isinstance(done, Committed)
         with trio.fail_after(20):

@@ -91,12 +91,15 @@ def wait_until_locked(path: Path) -> None:
     raise AssertionError("nobody has written for 20 s")
 
 
-async def writes_while_it_stands(path: Path, process: subprocess.Popen[str]) -> bool:
-    """Stop a process inside a transaction; whether others write while it stands still."""
+async def writes_while_it_stands(path: Path, process: subprocess.Popen[str], patience_ms: int) -> bool:
+    """Stop a process inside a transaction; whether others write while it stands still.
+
+    patience_ms: for how long they try.
+    """
     await trio.to_thread.run_sync(wait_until_locked, path)
     process.send_signal(signal.SIGSTOP)
     try:
-        async with SqliteStore(path, busy_timeout_ms=3_000) as store:
+        async with SqliteStore(path, busy_timeout_ms=patience_ms) as store:
             return isinstance(await store.commit([], [Put("other", b"")]), Committed)
     except StoreUnavailableError:
         return False
@@ -107,14 +110,14 @@ async def writes_while_it_stands(path: Path, process: subprocess.Popen[str]) -> 
 async def test_who_stands_still_in_a_commit_keeps_nobody_from_writing(path: Path) -> None:
     with busy_writer(path, "apart") as process:
         for _ in range(STOPS):
-            assert await writes_while_it_stands(path, process)
+            assert await writes_while_it_stands(path, process, 60_000)
 
 
 async def test_without_it_the_lock_stays_taken(path: Path) -> None:
     """What the test above would see: the stops fall into transactions."""
     with busy_writer(path, "here") as process:
         for _ in range(STOPS):
-            if not await writes_while_it_stands(path, process):
+            if not await writes_while_it_stands(path, process, 3_000):
                 return
     raise AssertionError(f"{STOPS} stops, none of them inside a transaction")
 
@@ -139,12 +142,15 @@ async def test_a_writer_that_was_killed_is_replaced(path: Path) -> None:
     assert not second.is_running()
 
 
-async def test_a_writer_that_does_not_answer_is_ended(path: Path) -> None:
-    async with SqliteStore(path, writes_apart=True, busy_timeout_ms=200) as store:
+async def test_a_writer_that_does_not_answer_is_ended(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with SqliteStore(path, writes_apart=True) as store:
         await store.commit([], [Put("a", b"1")])
         writer_of(store).suspend()
-        with trio.fail_after(20):
-            outcome = await store.commit([], [Put("a", b"2")])
+        assert store._engine is not None and store._engine.writer is not None
+        with trio.fail_after(60):
+            with monkeypatch.context() as patched:
+                patched.setattr(store._engine.writer, "_stall_seconds", 0.2)
+                outcome = await store.commit([], [Put("a", b"2")])
             assert isinstance(outcome, Unknown)
             assert "did not answer" in outcome.reason
             assert isinstance(await store.commit([], [Put("a", b"3")]), Committed)
@@ -204,8 +210,11 @@ def test_a_process_of_another_version_refuses_what_it_is_asked(path: Path) -> No
         assert "the package was replaced while this process ran" in str(error) and "restart it" in str(error)
 
 
-async def test_a_held_lock_is_waited_for_and_told(path: Path) -> None:
-    async with SqliteStore(path, writes_apart=True, busy_timeout_ms=300) as store:
+async def test_a_held_lock_is_waited_for_and_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with SqliteStore(path, writes_apart=True) as store:
+        assert store._engine is not None and store._engine.writer is not None
+        # Of this alone: a process that has little time is taken for one that does not answer.
+        monkeypatch.setattr(store._engine.writer, "_busy_seconds", 0.3)
         holder = sqlite3.connect(path, isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")
         with trio.fail_after(20), pytest.raises(StoreUnavailableError, match="locked by another process"):
@@ -264,7 +273,7 @@ async def test_who_waits_when_the_store_is_left_gets_an_error(path: Path) -> Non
 async def test_a_process_that_was_being_started_when_the_store_was_left_is_ended(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer, started, left = Writer(str(path), boot_id(), 1.0), trio.Event(), trio.Event()
+    writer, started, left = Writer(str(path), boot_id(), 20.0), trio.Event(), trio.Event()
     real = trio.lowlevel.open_process
     processes: list[trio.Process] = []
 
@@ -293,7 +302,7 @@ async def test_a_process_that_was_being_started_when_the_store_was_left_is_ended
 
 
 async def test_one_that_is_lost_while_its_call_is_cancelled_leaves_no_pipe_open(path: Path) -> None:
-    writer = Writer(str(path), boot_id(), 1.0)
+    writer = Writer(str(path), boot_id(), 20.0)
     await writer.open()
     process = writer._process
     assert process is not None and process.stdout is not None and process.stdin is not None
@@ -305,7 +314,7 @@ async def test_one_that_is_lost_while_its_call_is_cancelled_leaves_no_pipe_open(
 
 
 async def test_half_an_answer_of_one_that_died_is_not_taken_for_the_next_ones(path: Path) -> None:
-    writer = Writer(str(path), boot_id(), 1.0)
+    writer = Writer(str(path), boot_id(), 20.0)
     await writer.open()
     process = writer._process
     assert process is not None

@@ -32,14 +32,18 @@ class HeldLog:
 
 
 class Waits(Handover):
-    """Counts how often the loop waits for what is done, and how often it wakes the thread and goes on."""
+    """Counts how often the loop waits for what is done, and how often it wakes the thread and goes on.
+
+    The thread beside the writer wakes it, too, and may do so before the loop's next line.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.count = self.woken = 0
+        self.loop = threading.get_ident()
 
     def ask(self) -> None:
-        self.woken += 1
+        self.woken += threading.get_ident() == self.loop
         super().ask()
 
     def ask_and_wait(self, seconds: float) -> bool:
