@@ -12,10 +12,11 @@ from collections.abc import Sequence
 import attrs
 import trio
 
+from ....transport.repeats import limited
 from .health import Health
 from .metrics import Metrics, render
 
-log = logging.getLogger("insync.node")
+log = limited(logging.getLogger("insync.node"))
 
 MOST_HEAD_BYTES = 8192
 TIMEOUT = 10.0
@@ -30,6 +31,7 @@ _REASONS = {
     404: "Not Found",
     405: "Method Not Allowed",
     431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
     503: "Service Unavailable",
 }
 
@@ -103,6 +105,11 @@ class OperationsServer:
             answer = await self._answer(head)
         except BadRequestError as error:
             answer = Answer(error.status, _PLAIN, f"{error.text}\n".encode())
+        except trio.BrokenResourceError:
+            raise
+        except Exception:  # of a library, say: one request must not end the node
+            log.exception("a request at the metrics port failed")
+            answer = Answer(500, _PLAIN, b"the node failed to answer; its log says why\n")
         lines = (
             f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}",
             f"Content-Type: {answer.media_type}",

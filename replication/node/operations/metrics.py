@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import re
 import time
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
@@ -60,6 +61,7 @@ class Snapshot:
     """By outcome, the same."""
 
 
+_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _LATE_MS = 300_000
 """Time beyond the longest timeout after which an open transaction deserves attention (Kafka's value)."""
 _PARTITION = ("topic", "partition")
@@ -98,7 +100,7 @@ class Metrics:
         found: dict[str, Family] = {}
         for read in list(self._replicas.gateway_metrics.values()):
             try:
-                told = [Family(*each) for each in read()]
+                told = [_checked(Family(*each)) for each in read()]
             except Exception:
                 log.exception("the metrics of a gateway failed; the others are reported")
                 continue
@@ -392,6 +394,21 @@ def _single(name: str, kind: str, text: str, value: float) -> Family:
     return Family(name, kind, text, (), {(): value})
 
 
+def _checked(told: Family) -> Family:
+    """A gateway's metric, if the format has a place for it; raises TypeError or ValueError."""
+    is_text = all(isinstance(each, str) for each in (told.name, told.help, *told.labels))
+    if not is_text or not all(map(_NAME.fullmatch, (told.name, *told.labels))):
+        raise ValueError(f"metric {told.name!r} with labels {told.labels!r}: use letters, digits and _")
+    if told.kind not in ("gauge", "counter"):
+        raise ValueError(f"metric {told.name} is of kind {told.kind!r}: use gauge or counter")
+    values = {}
+    for labels, value in told.values.items():
+        if len(labels) != len(told.labels) or not all(isinstance(each, str) for each in labels):
+            raise ValueError(f"metric {told.name} has labels {told.labels!r}, and a value for {labels!r}")
+        values[labels] = float(value)
+    return attrs.evolve(told, values=values)
+
+
 def render(snapshot: Snapshot, accept: str) -> tuple[bytes, str]:
     """The text, and its media type, as the `Accept` header asks; takes a while, so not on the event loop."""
     from prometheus_client import CollectorRegistry, ProcessCollector
@@ -400,7 +417,10 @@ def render(snapshot: Snapshot, accept: str) -> tuple[bytes, str]:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(snapshot))
     ProcessCollector(registry=registry)
-    encode, media_type = choose_encoder(accept)
+    try:
+        encode, media_type = choose_encoder(accept)
+    except Exception:  # noqa: BLE001 - it trips over versions that are no numbers
+        encode, media_type = choose_encoder("")
     return encode(registry), media_type
 
 

@@ -21,6 +21,7 @@ from insync.replication.node import InvalidSettingError, NodeStartError, _node, 
 from insync.replication.node._dialler import Dialler
 from insync.replication.node.operations import http
 from insync.replication.node.operations.counters import BUCKETS, Counters
+from insync.replication.node.service import Metric
 from insync.transport import Buffer, Request
 
 from .scraping import Scraped, converse, get, scrape
@@ -279,6 +280,73 @@ async def test_the_open_format_is_written_for_who_asks_for_it(tmp_path: Path) ->
         )
     assert answered.headers["Content-Type"].startswith("application/openmetrics-text")
     assert answered.body.endswith(b"# EOF\n")
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/openmetrics-text; version=x",
+        "text/plain; version=",
+        "text/plain; version=1.x; escaping=no",
+        ";;,=,;q=,",
+        "\N{LATIN SMALL LETTER E WITH ACUTE}/x;version=1.\N{SUPERSCRIPT TWO}",
+    ],
+)
+async def test_who_asks_for_a_format_that_is_none_gets_the_common_one(tmp_path: Path, accept: str) -> None:
+    async with Node(settings(tmp_path, 1, metrics_port=0)) as node:
+        head = f"GET /metrics HTTP/1.1\r\nAccept: {accept}\r\n\r\n"
+        answered = await converse(node.metrics_address, head.encode("latin-1"))
+        assert answered.status == 200 and answered.headers["Content-Type"].startswith("text/plain")
+        assert Scraped(answered.body.decode()).has("insync_alive_nodes")
+
+
+async def test_an_answer_that_fails_ends_neither_the_node_nor_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("a library that has a bad day")
+
+    async with Node(settings(tmp_path, 1, metrics_port=0)) as node:
+        monkeypatch.setattr(http, "render", fails)
+        answered = await converse(node.metrics_address, b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert answered.status == 500 and b"its log says why" in answered.body
+        assert "a bad day" in caplog.text
+        monkeypatch.undo()
+        await scrape(node.metrics_address)
+
+
+WRONG: list[Any] = [
+    None,
+    7,
+    [None],
+    [("insync_x",)],
+    [("insync x", "gauge", "Blank.", (), {(): 1})],
+    [(b"insync_x", "gauge", "Bytes.", (), {(): 1})],
+    [("insync_x", "sum", "Kind.", (), {(): 1})],
+    [("insync_x", "gauge", None, (), {(): 1})],
+    [("insync_x", "gauge", "Label.", ("a-b",), {("a",): 1})],
+    [("insync_x", "gauge", "Label.", (7,), {("a",): 1})],
+    [("insync_x", "gauge", "No mapping.", (), 1)],
+    [("insync_x", "gauge", "Too few.", ("a",), {(): 1})],
+    [("insync_x", "gauge", "Number.", ("a",), {(1,): 1})],
+    [("insync_x", "gauge", "No labels.", ("a",), {None: 1})],
+    [("insync_x", "gauge", "No number.", (), {(): "many"})],
+    [("insync_x", "gauge", "No number.", (), {(): None})],
+]
+
+
+@pytest.mark.parametrize("told", WRONG, ids=repr)
+async def test_metrics_of_a_gateway_that_are_none_harm_no_others(
+    tmp_path: Path, told: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Node(settings(tmp_path, 1, metrics_port=0)) as node:
+        assert node._replicas is not None
+        right = Metric("insync_right", "gauge", "Of another.", ("a",), {("b",): 3})
+        node._replicas.gateway_metrics.update({0: lambda: told, 1: lambda: [right]})
+        scraped = await scrape(node.metrics_address)
+        assert scraped.value("insync_right", a="b") == 3 and scraped.has("insync_alive_nodes")
+        assert not any("insync_x" in each.name for each in scraped.samples)
+        assert "the metrics of a gateway failed" in caplog.text
 
 
 async def test_nothing_is_served_unless_asked_for(tmp_path: Path) -> None:
