@@ -40,7 +40,7 @@ def read_proof(folder: Path) -> FolderProof | None:
         # An earlier release wrote none.
         found = {"leader_epoch": 0, **found}
         values = {field.name: found[field.name] for field in attrs.fields(FolderProof)}
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return FolderProof(**values) if all(type(value) is int for value in values.values()) else None
 

@@ -191,7 +191,7 @@ class LogDirectory:
             found = (True, int(marker.get("brokerEpoch", -1)))
         except FileNotFoundError:
             return False, -1
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
             found = (False, -1)
         path.unlink()
         fsync_folder(self.path)

@@ -348,5 +348,5 @@ def decode(body: bytes, kind: type[T]) -> T:
     """Raises `ProtocolError` for what is no such message."""
     try:
         return msgspec.msgpack.decode(body, type=kind)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"malformed {kind.__name__}: {error}") from error

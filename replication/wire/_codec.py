@@ -111,6 +111,8 @@ class WireError(ReplicationError):
     """Bytes that are not the message they claim to be."""
 
 
+_MALFORMED = (KeyError, msgspec.DecodeError, ValueError, RecursionError)
+"""RecursionError: values within values without end, in a field that nobody knows."""
 _encoder = msgspec.msgpack.Encoder()
 _requests: dict[int, msgspec.msgpack.Decoder[Any]] = {
     kind: msgspec.msgpack.Decoder(cls) for kind, cls in REQUEST_TYPES.items()
@@ -134,7 +136,7 @@ def decode_request(kind: int, body: bytes | memoryview) -> Any:
     """
     try:
         return _requests[kind].decode(body)
-    except (KeyError, msgspec.DecodeError, ValueError) as error:
+    except _MALFORMED as error:
         raise _undecoded(_requests, "request", kind, error) from error
 
 
@@ -142,7 +144,7 @@ def decode_response(kind: int, body: bytes | memoryview) -> Any:
     """The answer to a request of `kind` in `body`; raises `WireError` as `decode_request` does."""
     try:
         return _responses[kind].decode(body)
-    except (KeyError, msgspec.DecodeError, ValueError) as error:
+    except _MALFORMED as error:
         raise _undecoded(_responses, "answer", kind, error) from error
 
 
@@ -168,5 +170,5 @@ def decode_record(cls: type[R], value: bytes) -> R:
         decoder = _record_decoders[cls] = msgspec.json.Decoder(cls)
     try:
         return decoder.decode(value)
-    except (msgspec.DecodeError, ValueError) as error:
+    except _MALFORMED as error:
         raise WireError(f"malformed {cls.__name__} in the metadata store: {error}") from error

@@ -124,7 +124,10 @@ def test_the_marker_is_gone_once_opened_and_written_last(tmp_path: Path) -> None
     directory.close()
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]"])
+DAMAGED = [b"", b"{", b"[]", b'{"brokerEpoch": null}', b'{"brokerEpoch": Infinity}', b"[" * 100_000, b"\xff"]
+
+
+@pytest.mark.parametrize("content", DAMAGED, ids=lambda content: repr(content[:24]))
 def test_a_damaged_marker_is_no_marker(tmp_path: Path, content: bytes) -> None:
     opened(tmp_path).close()
     (tmp_path / ".kafka_cleanshutdown").write_bytes(content)

@@ -92,4 +92,7 @@ encode = msgspec.json.encode
 
 def decode(data: bytes, kind: type[T]) -> T:
     """Raises ValueError (msgspec's DecodeError or ValidationError) for anything else."""
-    return msgspec.json.decode(data, type=kind)
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except RecursionError as error:
+        raise ValueError(f"malformed {kind.__name__}: {error}") from error

@@ -24,7 +24,7 @@ from insync.replication.metadata import (
     serving,
 )
 from insync.replication.metadata import _remote_messages as m
-from insync.transport import Connection, Identity, Limits, Link
+from insync.transport import Connection, Identity, Limits, Link, ProtocolError
 from insync.transport._handshake import introduce, judge_acceptor, make_hello
 from insync.transport.frames import FrameType, encode_header
 from insync.transport.registry import resolve
@@ -186,3 +186,9 @@ async def test_sessions_that_could_not_be_opened_do_not_count(monkeypatch: pytes
             with pytest.raises(StoreUnavailableError, match="the disk is slow"):
                 await store.open_session(60_000)
         assert await store.open_session(60_000)
+
+
+def test_values_within_values_without_end_are_no_message() -> None:
+    nested = m.encode(m.Key("k"))[:-2].replace(b"\x91", b"\x92") + b"\xa1k" + b"\x91" * 100_000
+    with pytest.raises(ProtocolError, match="malformed Key"):
+        m.decode(nested, m.Key)

@@ -108,6 +108,17 @@ def test_no_bytes_break_the_decoder_otherwise(body: bytes) -> None:
         assert isinstance(decoded, wire.REQUEST_TYPES[kind])
 
 
+def test_values_within_values_without_end_are_refused() -> None:
+    """In a field that this version does not know, which is passed over."""
+    nested = b"\x81\xa1x" + b"\x91" * 100_000 + b"\xc0"
+    with pytest.raises(wire.WireError, match="malformed request"):
+        wire.decode_request(m.Kind.METADATA, nested)
+    with pytest.raises(wire.WireError, match="malformed answer"):
+        wire.decode_response(m.Kind.METADATA, nested)
+    with pytest.raises(wire.WireError, match="TopicRecord"):
+        wire.decode_record(rec.TopicRecord, b'{"x":' + b"[" * 100_000)
+
+
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(wire.WireError, match="99"):
         wire.decode_response(99, b"\x80")

@@ -13,7 +13,7 @@ import trio
 from insync.plugins.spark.executors import _leash
 from insync.plugins.spark.executors._directory import Directory, authorise
 from insync.plugins.spark.executors._leash import End, Leash
-from insync.plugins.spark.executors._messages import Down, Kind, Report, Told, Up
+from insync.plugins.spark.executors._messages import Down, Kind, Report, Told, Up, decode
 from insync.transport import (
     ConnectError,
     Connection,
@@ -200,3 +200,8 @@ async def test_what_is_no_address_of_executor_logs() -> None:
                 await place.dial(url)
         with pytest.raises(OSError, match="only finds them"):
             await serve("spark://127.0.0.1:0", lambda request: None, identity=Identity())
+
+
+def test_values_within_values_without_end_are_no_message() -> None:
+    with pytest.raises(ValueError, match="malformed Report"):
+        decode(b'{"x":' + b"[" * 100_000, Report)
