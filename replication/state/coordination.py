@@ -122,12 +122,23 @@ class ReplicatedLock(_Battery):
 
     make = LockState
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._blocks: dict[str, trio.Lock] = {}
+        """By lock: held by the task of this handle that is in a block of `hold`, others wait for it."""
+
     async def acquire(self, name: str, lease_ms: int = 30_000) -> int:
         """Wait for the lock; returns a fencing token greater than all before. Prolongs a lock that it holds."""
+        token, _ = await self._acquire(name, lease_ms)
+        return token
+
+    async def _acquire(self, name: str, lease_ms: int) -> tuple[int, float]:
+        """The token, and when it was asked for: the lease lasts from then on, however long others were waited for."""
         while True:
+            asked = trio.current_time()
             token = await self.acquire_nowait(name, lease_ms)
             if token is not None:
-                return token
+                return token, asked
             while (held := self._state.holder(name)) is not None and held.until_ms > time.time() * 1000:
                 with trio.move_on_after(_LOOK):
                     await self.moved()
@@ -162,9 +173,23 @@ class ReplicatedLock(_Battery):
 
         If the lease ends because it could not be prolonged, cancels the block and raises LockLostError. The end of
         the block releases the lock, also after an error. After a cancellation the lock stays until its lease ends.
+
+        The tasks and threads of one handle wait for each other, too. Like other locks it cannot be held twice: on
+        trio a block inside a block of the same lock raises RuntimeError, elsewhere it waits for ever.
         """
-        began = trio.current_time()
-        token = await self.acquire(name, lease_ms)
+        given.text("name", name)
+        block = self._blocks.setdefault(name, trio.Lock())
+        try:
+            async with block, self._hold(name, lease_ms) as token:
+                yield token
+        finally:
+            if not block.locked() and self._blocks.get(name) is block:
+                del self._blocks[name]
+
+    @asynccontextmanager
+    async def _hold(self, name: str, lease_ms: int) -> AsyncIterator[int]:
+        """`hold`, of one task at a time: for the log the tasks of a handle are one owner, which prolongs its lease."""
+        token, asked_first = await self._acquire(name, lease_ms)
         lost: list[LockLostError] = []
         raised: Exception | None = None
         async with trio.open_nursery() as nursery:
@@ -187,7 +212,7 @@ class ReplicatedLock(_Battery):
                         return
                     ends = asked + lease_ms / 1000
 
-            nursery.start_soon(prolong, began + lease_ms / 1000)
+            nursery.start_soon(prolong, asked_first + lease_ms / 1000)
             try:
                 yield token
             except Exception as error:  # noqa: BLE001 - raised below: the nursery would make a group of it

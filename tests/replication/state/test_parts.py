@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import attrs
 import pytest
@@ -32,6 +33,7 @@ from insync.replication.state import (
 )
 from insync.replication.state import _snapshots as s
 from insync.replication.state._applying import Applier
+from insync.replication.state._batteries import LockState
 from insync.replication.state._copy import Copy
 from insync.replication.state._entries import Commands, Open, Snapshotted, decode, encode
 from insync.replication.state._keeper import Keeper
@@ -501,6 +503,29 @@ async def test_the_first_lease_of_a_lock_counts_from_the_question_too(
         async with lock.hold("x", lease_ms=3000):
             await trio.sleep_forever()
     assert trio.current_time() - began == pytest.approx(3.0)
+
+
+async def test_the_lease_of_a_lock_does_not_count_while_another_holds_it(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Counted from when the waiting began, a lock that was waited for would be lost as soon as it was held."""
+    lock = ReplicatedLock.open(NOWHERE, "locks", name="one")
+    asked = 0
+
+    async def acquire(name: str, lease_ms: int) -> int | None:
+        nonlocal asked
+        asked += 1
+        await trio.sleep(0.5)
+        return None if asked < 10 else 7
+
+    monkeypatch.setattr(lock, "acquire_nowait", acquire)
+    monkeypatch.setattr(ReplicatedLock, "_state", LockState())
+    monkeypatch.setattr(lock, "release", AsyncMock())
+    began = trio.current_time()
+    async with lock.hold("x", lease_ms=3000):
+        assert trio.current_time() - began > 3.0, "longer than the lease"
+        await trio.sleep(10)
+    assert asked > 12
 
 
 async def test_the_lease_of_a_leader_counts_from_the_question(monkeypatch: pytest.MonkeyPatch) -> None:

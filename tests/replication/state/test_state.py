@@ -502,6 +502,31 @@ async def test_a_lock_is_held_by_one_and_its_tokens_grow(servers: list[str]) -> 
         assert not await one.release("x", token)
 
 
+async def test_the_tasks_of_a_handle_hold_a_lock_one_at_a_time(servers: list[str]) -> None:
+    inside, tokens = 0, []
+    async with ReplicatedLock.open(servers, "locks", name="one") as lock:
+
+        async def use() -> None:
+            nonlocal inside
+            async with lock.hold("x", lease_ms=60_000) as token:
+                tokens.append(token)
+                inside += 1
+                # A round through the log, for which the others would come in.
+                await lock.holder("x")
+                assert inside == 1
+                inside -= 1
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(use)
+        assert len(set(tokens)) == 4
+        assert lock._blocks == {}
+        with pytest.raises(RuntimeError):
+            async with lock.hold("x", lease_ms=60_000), lock.hold("x"):
+                pass
+        assert await lock.holder("x") is None and lock._blocks == {}
+
+
 async def test_a_block_that_fails_raises_its_own_error_and_gives_back_what_it_held(
     servers: list[str],
 ) -> None:
