@@ -221,7 +221,7 @@ class Producer(Bridge[TrioProducer]):
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Producer]:
         """`async with producer.transaction() as txn`: see the trio producer's. `txn` is the producer itself."""
-        await self.begin()
+        await self._begin(block=True)
         try:
             yield self
             await self.commit()
@@ -231,8 +231,11 @@ class Producer(Bridge[TrioProducer]):
 
     async def begin(self) -> None:
         """Begin a transaction; raises `TransactionStateError` if one is open."""
+        await self._begin(block=False)
+
+    async def _begin(self, *, block: bool) -> None:
         intake = self._held.intake
-        await self._call(intake.begin, undo=lambda _: intake.unbegin())
+        await self._call(lambda: intake.begin(block=block), undo=lambda _: intake.unbegin())
 
     async def commit(self) -> None:
         """Send what waits, and commit the open transaction; raises what `transaction` does."""

@@ -228,7 +228,7 @@ class BlockingProducer(BlockingClient[Producer]):
     @contextmanager
     def transaction(self) -> Iterator[BlockingProducer]:
         """`with producer.transaction() as txn`: see `Producer.transaction`. `txn` is the producer itself."""
-        self.begin()
+        self._begin(block=True)
         try:
             yield self
             self.commit()
@@ -238,8 +238,11 @@ class BlockingProducer(BlockingClient[Producer]):
 
     def begin(self) -> None:
         """Begin a transaction; raises `TransactionStateError` if one is open."""
+        self._begin(block=False)
+
+    def _begin(self, *, block: bool) -> None:
         intake = self._held.intake
-        self._portal.call(intake.begin, undo=lambda _: intake.unbegin())
+        self._portal.call(lambda: intake.begin(block=block), undo=lambda _: intake.unbegin())
 
     def commit(self) -> None:
         """Send what waits, and commit the open transaction; raises what `Producer.transaction` raises."""

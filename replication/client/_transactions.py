@@ -119,6 +119,14 @@ class Transactions:
         self._sender.begin_transaction(ProducerIdentity(*self._machine.ids))
         self._bar()
 
+    async def confirm_abort(self) -> None:
+        """Before a block: the abort of an earlier one may have had no answer, and nobody else calls `abort` again.
+
+        Raises what `abort` raises.
+        """
+        if self._machine.phase is Phase.ABORTING:
+            await self.abort()
+
     def unbegin(self) -> None:
         """Nobody was told of the open transaction. One in which somebody has sent something stays."""
         sender = self._sender
@@ -222,6 +230,7 @@ class Transactions:
     @asynccontextmanager
     async def scope(self) -> AsyncIterator[Transaction]:
         """See `Producer.transaction`."""
+        await self.confirm_abort()
         self.begin()
         try:
             yield Transaction(self)
@@ -236,7 +245,7 @@ class Transactions:
             return
         with trio.move_on_after(self._timeout) as scope:
             scope.shield = True
-            # The next call says so again, and the timeout ends it in any case.
+            # The next block asks again, and the timeout ends it in any case.
             with suppress(ClientError):
                 await self.abort()
 

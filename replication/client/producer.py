@@ -87,7 +87,8 @@ class Producer(Client):
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """`async with producer.transaction() as txn`: all records of the block take effect together, or none does.
 
-        The end of the block commits. An exception or a cancellation aborts, which takes at most `max_block_ms`.
+        The end of the block commits. An exception or a cancellation aborts, which takes at most `max_block_ms`. If
+        that abort was not confirmed in this time, the next block begins with it.
         Readers with `isolation_level="read_committed"` see the records after the commit.
 
         Raises, when the block is left:
@@ -455,9 +456,14 @@ class Intake:
         self._producer._check_usable()
         return await self._producer._send_many(topic, *arguments)
 
-    async def begin(self) -> None:
-        """Like `Producer.begin`. If cancelled, no transaction is open."""
+    async def begin(self, *, block: bool = False) -> None:
+        """Like `Producer.begin`; `block`: like the beginning of `Producer.transaction`.
+
+        If cancelled, no transaction is open.
+        """
         await trio.lowlevel.checkpoint_if_cancelled()
+        if block:
+            await self._producer._with_transactions().confirm_abort()
         self._producer.begin()
 
     def unbegin(self) -> None:

@@ -88,7 +88,7 @@ class Transacting:
             producer, lent = self._idle.pop()
             turn.extra = lambda _: (lent,)
             try:
-                producer.begin()
+                await producer.intake.begin(block=True)
                 try:
                     await engine.run_turn(lane, turn)
                     await engine.hands.flush(lent)
@@ -140,7 +140,7 @@ class Transacting:
         while not lane.is_over:
             producer, lent = await self._take()
             try:
-                producer.begin()
+                await producer.intake.begin(block=True)
                 for record, topic in zip(failed, topics, strict=True):
                     if topic:
                         await engine.forward(producer, topic, record, cause)

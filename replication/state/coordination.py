@@ -133,7 +133,7 @@ class ReplicatedLock(_Battery):
         return token
 
     async def _acquire(self, name: str, lease_ms: int) -> tuple[int, float]:
-        """The token, and when it was asked for: the lease lasts from then on, however long others were waited for."""
+        """The token, and when it was asked for: the lease lasts from then on, not from when waiting began."""
         while True:
             asked = trio.current_time()
             token = await self.acquire_nowait(name, lease_ms)
@@ -188,7 +188,7 @@ class ReplicatedLock(_Battery):
 
     @asynccontextmanager
     async def _hold(self, name: str, lease_ms: int) -> AsyncIterator[int]:
-        """`hold`, of one task at a time: for the log the tasks of a handle are one owner, which prolongs its lease."""
+        """`hold`, of one task at a time: for the log the tasks of a handle are one owner."""
         token, asked_first = await self._acquire(name, lease_ms)
         lost: list[LockLostError] = []
         raised: Exception | None = None

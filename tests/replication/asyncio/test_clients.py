@@ -25,6 +25,7 @@ from insync.replication.client import (
     RecordTooLargeError,
     SerializationError,
     TopicExistsError,
+    TransactionStateError,
     UnknownTopicError,
 )
 from insync.replication.client._handover import HandedOver
@@ -36,7 +37,7 @@ from insync.replication.state import StateClosedError
 from insync.replication.state.asyncio import ReplicatedDict
 
 from ..client.faults import answer_when, drop, fail_with
-from ..client.test_transactions import Script
+from ..client.test_transactions import Script, ends
 from ..client.threaded_cluster import ThreadedCluster, threaded_cluster
 
 
@@ -345,6 +346,25 @@ def test_all_three_do_the_same(name: str) -> None:
             theirs = [each for each in inspect.signature(others[method]).parameters if each != "timeout"]
             assert theirs == ours, (other, method)
             assert others[method].__doc__, (other, method)
+
+
+def test_a_block_begins_with_the_abort_that_was_not_confirmed(threaded: ThreadedCluster) -> None:
+    script = Script(threaded.cluster)
+
+    async def main() -> None:
+        async with Producer(threaded.urls, transactional_id="etl") as producer:
+            script.let(Kind.END_TXN, ErrorCode.INVALID_TXN_STATE)
+            with pytest.raises(KeyError):
+                async with producer.transaction():
+                    await producer.send_and_wait("t", b"x")
+                    raise KeyError
+            with pytest.raises(TransactionStateError, match="not confirmed yet"):
+                await producer.begin()
+            async with producer.transaction():
+                await producer.send("t", b"y")
+
+    asyncio.run(main())
+    assert ends(script) == [(0, False), (0, False), (1, True)]
 
 
 def test_a_transaction_that_is_cancelled_while_it_begins_is_not_open(threaded: ThreadedCluster) -> None:

@@ -24,11 +24,13 @@ from insync.replication.client import (
     RecordTooLargeError,
     TopicExistsError,
     TransactionAbortableError,
+    TransactionStateError,
     UnknownTopicError,
 )
 from insync.replication.client._elsewhere import undo_step
 from insync.replication.client._handover import HandedOver
 from insync.replication.client.consumer import put_back, put_back_batches
+from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
 
 from .faults import drop
@@ -104,6 +106,20 @@ def test_transactions_that_are_aborted_and_committed(threaded):
         with producer.transaction() as txn:
             txn.send("t", b"y")
     assert ends(script) == [(0, False), (1, True)]
+
+
+def test_a_block_begins_with_the_abort_that_was_not_confirmed(threaded):
+    script = Script(threaded.cluster)
+    with BlockingProducer(threaded.urls, transactional_id="etl") as producer:
+        script.let(Kind.END_TXN, ErrorCode.INVALID_TXN_STATE)
+        with pytest.raises(KeyError), producer.transaction() as txn:
+            txn.send("t", b"x").result(5)
+            raise KeyError
+        with pytest.raises(TransactionStateError, match="not confirmed yet"):
+            producer.begin()
+        with producer.transaction() as txn:
+            txn.send("t", b"y")
+    assert ends(script) == [(0, False), (0, False), (1, True)]
 
 
 def test_an_abort_drops_what_waits_to_be_sent_or_to_be_taken_over(threaded):

@@ -348,6 +348,25 @@ async def test_an_abort_that_nobody_confirmed_is_not_tried_twice_by_its_block(au
         producer.begin()
 
 
+@pytest.mark.parametrize("why", [SILENCE, ErrorCode.INVALID_TXN_STATE])
+async def test_a_block_begins_with_the_abort_that_nobody_confirmed(autojump_clock: Clock, why: Any) -> None:
+    """The block before has raised its own error; its producer would be of no use any more."""
+    async with at_work(max_block_ms=5_000) as (_, script, producer):
+        script.let(m.Kind.END_TXN, *[why] * 20)
+        with pytest.raises(KeyError):
+            async with producer.transaction():
+                await (await producer.send("t", b"x")).wait()
+                raise KeyError
+        with pytest.raises(ClientError):
+            async with producer.transaction():
+                raise AssertionError("it is not open")
+        asked = len(ends(script))
+        script.let(m.Kind.END_TXN)
+        async with producer.transaction():
+            await producer.send("t", b"y")
+        assert ends(script)[asked:] == [(0, False), (1, True)]
+
+
 # Whole batches, of connectors
 
 

@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from insync.replication import Consumer, Producer
+from insync.replication.client._transactions import Transactions
 from insync.replication.client.transaction_errors import TransactionOutcomeUnknownError
 from insync.replication.core.types import PartitionId
 from insync.replication.listeners import AckMode, Listener, RecordFailedError
@@ -137,6 +138,44 @@ async def test_a_commit_of_which_nobody_knows_is_asked_about_and_its_records_are
     assert sorted(seen) == list(range(COUNT)) and calls >= 3
     assert sorted(int(value or b"-1") for value in await written(servers)) == list(range(COUNT))
     assert await committed(servers, "g") == {0: COUNT // 2, 1: COUNT // 2}
+
+
+@pytest.mark.parametrize("dead_letter", ["", "out"])
+async def test_an_abort_that_nobody_confirms_does_not_end_the_work_of_a_listener(
+    servers: list[str], monkeypatch: pytest.MonkeyPatch, dead_letter: str
+) -> None:
+    end, refused = Transactions._end, 0
+
+    async def unclear(self: Transactions, *, committed: bool) -> None:
+        nonlocal refused
+        if committed or refused == 2:
+            return await end(self, committed=committed)
+        refused += 1
+        self._machine.end(False)
+        raise TransactionOutcomeUnknownError("nobody answers")
+
+    monkeypatch.setattr(Transactions, "_end", unclear)
+    options = {"on_failure": "dead_letter", "dead_letter": dead_letter} if dead_letter else {}
+    one = Listener(
+        servers, group_id="g", topics=["t"], transactional_id_prefix="p", retry_backoff_ms=1, **options
+    )
+    seen: list[int] = []
+
+    @one.handler
+    async def handle(record: Any, producer: Any) -> None:
+        seen.append(int(record.value))
+        await producer.send("out", record.value)
+        if record.value == b"1" and (dead_letter or refused < 2):
+            raise ValueError("not yet")
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.run)
+            await until(lambda: len(set(seen)) == COUNT)
+            await until(lambda: not one.status().lag)
+            one.stop()
+    assert refused == 2
+    assert sorted(int(value or b"-1") for value in await written(servers)) == list(range(COUNT))
 
 
 async def test_a_listener_that_pauses_in_the_middle_of_a_partition_can_be_ended(servers: list[str]) -> None:
