@@ -18,10 +18,8 @@ from insync.storage.batch import build_batch
 from insync.transport import Connection, Identity, Response, TransportError, connect
 from insync.transport.frames import Limits
 
+from .conftest import Device
 from .test_cluster import produce, settings, until
-from .test_directories import Device, device
-
-__all__ = ["device"]
 
 
 @attrs.define

@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +26,7 @@ from insync.replication.wire import decode_record
 from insync.storage import StorageBrokenError, StorageError, read_identity
 from insync.storage._segment import Segment
 
+from .conftest import Device
 from .test_cluster import consume, full_isr, produce, replicas_agree, until
 
 STALL_MS = 2000
@@ -56,53 +57,6 @@ def test_maintenance_that_fails_takes_a_directory_offline_only_if_its_device_is_
     )
     LogDirectories.maintenance_failed(cast(Any, directories), at, error)
     assert (offline, troubles) == (([("home", str(error))], []) if is_taken_offline else ([], [(at, error)]))
-
-
-class Device:
-    """Lets calls on files below a folder fail, or never come to an end.
-
-    The others write, but flush nothing: the machine's own device stands still when others keep it busy, and would
-    be one that hangs.
-    """
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._pwritev = os.pwritev
-        self.refused: dict[str, int] = {}
-        self.hanging: set[str] = set()
-        self.go_on = threading.Event()
-        monkeypatch.setattr(os, "pwritev", lambda fd, *rest: self._call("pwritev", _path(fd), fd, *rest))
-        monkeypatch.setattr(os, "fsync", lambda fd: self._call("fsync", _path(fd), fd))
-
-    def refuse(self, folder: Path, error: int) -> None:
-        self.refused[str(folder)] = error
-
-    def heal(self) -> None:
-        self.refused.clear()
-        self.hanging.clear()
-        self.go_on.set()
-
-    def hang(self, folder: Path) -> None:
-        self.hanging.add(str(folder))
-
-    def _call(self, name: str, path: str, *arguments: Any) -> Any:
-        for folder in list(self.hanging):
-            if path.startswith(folder):
-                self.go_on.wait(60)
-        for folder, error in list(self.refused.items()):
-            if path.startswith(folder) and path.endswith(".log"):
-                raise OSError(error, os.strerror(error))
-        return self._pwritev(*arguments) if name == "pwritev" else None
-
-
-def _path(fd: int) -> str:
-    return os.readlink(f"/proc/self/fd/{fd}")
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
-    device = Device(monkeypatch)
-    yield device
-    device.go_on.set()
 
 
 def folders(base: Path) -> list[str]:

@@ -29,11 +29,10 @@ from insync.replication.core.types import PartitionId
 from insync.replication.node.operations import metrics
 from insync.transport import TransportError
 
+from .conftest import Wall
 from .scraping import scrape
 from .test_cluster import settings, until
-from .test_transactions import FAST, Wall, nodes, read, reader, wall
-
-__all__ = ["wall"]
+from .test_transactions import FAST, nodes, read, reader
 
 
 @asynccontextmanager

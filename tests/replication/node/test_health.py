@@ -15,12 +15,10 @@ from insync.replication import Admin, Node, Producer
 from insync.replication.core.messages import HealthCheck
 from insync.replication.node._dialler import Dialler
 
+from .conftest import Device
 from .scraping import get
 from .test_cluster import full_isr, produce, settings, until
-from .test_directories import Device, device
 from .test_directories import settings as two_directories
-
-__all__ = ["device"]
 
 CHECKS = ["session", "store", "controller", "log_directories", "logs", "maintenance", "min_isr", "in_sync"]
 

@@ -18,10 +18,9 @@ from insync.replication.client import (
 )
 from insync.storage.batch import build_batch
 
+from .conftest import Wall
 from .test_cluster import until
-from .test_transactions import Wall, nodes, read, reader, wall
-
-__all__ = ["wall"]
+from .test_transactions import nodes, read, reader
 
 AT = ("t", 0)
 

@@ -17,15 +17,14 @@ from insync.replication.client import (
     GroupMetadata,
     IllegalGenerationError,
     ProducerFencedError,
-    ProducerSettings,
     TransactionAbortableError,
     TransactionAbortedError,
     TransactionalIdNotFoundError,
     TransactionStateError,
     UnknownMemberIdError,
 )
-from insync.replication.core.broker.context import Context
 
+from .conftest import Wall
 from .test_cluster import replicas_agree, settings, until
 from .test_groups import Nodes
 
@@ -39,28 +38,6 @@ FAST = {
     "group_consumer_heartbeat_interval_ms": 1000,
     "controlled_shutdown_timeout_ms": 1000,
 }
-
-
-class Wall:
-    """The wall clock of the nodes in this process: a transaction is late when a test wants it to be.
-
-    With a short timeout a machine that stands still makes it late before it is written.
-    """
-
-    def __init__(self) -> None:
-        self.ahead_ms = 0
-
-    def pass_timeout(self) -> None:
-        """As long as a transaction may be open by default."""
-        self.ahead_ms += ProducerSettings().transaction_timeout_ms + 1
-
-
-@pytest.fixture
-def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
-    wall, measured = Wall(), Context.wall_ms.fget
-    assert measured is not None
-    monkeypatch.setattr(Context, "wall_ms", property(lambda context: measured(context) + wall.ahead_ms))
-    return wall
 
 
 @asynccontextmanager
