@@ -50,7 +50,12 @@ AT_LEAST = 2
 class _Watch:
     """The state of one watched node. `asked`: the time of its oldest open question."""
 
+    since: float
+    """When the watch of this process began."""
     heard: float
+    """The time of its last answer; before the first one, a time that makes the first question due."""
+    incarnation: int | None
+    """The process that is watched; None while the node is not registered."""
     asked: float | None = None
     last_asked: float = 0.0
     is_silent: bool = False
@@ -91,19 +96,29 @@ class Suspicion:
         watched = self._watched()
         # Nobody looked at a new one before: it is asked at once, unless it has answered something else lately.
         unheard = ctx.now - ASKED_AFTER * self._period
-        self._watches = {peer: self._watches.get(peer) or _Watch(heard=unheard) for peer in watched}
+        self._watches = {
+            peer: self._watches.get(peer) or _Watch(since=ctx.now, heard=unheard, incarnation=None)
+            for peer in watched
+        }
         due = ctx.now + ASKED_AFTER * self._period
         for peer, watch in self._watches.items():
             node = ctx.view.nodes.get(peer)
             if watch.suspected is not None:
                 self._look_whether_it_is_back(peer, watch, node)
+            if node is None or self._is_replaced(watch, node):
+                # A process that registers is alive: the silence of its predecessor is not its own.
+                watch.since = watch.heard = ctx.now
+                watch.asked, watch.is_silent = None, False
+            watch.incarnation = None if node is None else node.incarnation
             if node is not None:
                 self._look_at(peer, watch, node, is_late=is_late)
-            else:
-                watch.heard, watch.asked, watch.is_silent = ctx.now, None, False
             due = min(due, self._next_look_at(watch, node))
         self._due = due
         ctx.timers.call_at(due, self._look)
+
+    def _is_replaced(self, watch: _Watch, node: NodeRecord) -> bool:
+        """Whether a later process is registered in place of the one that is watched."""
+        return watch.incarnation not in (None, node.incarnation)
 
     def _next_look_at(self, watch: _Watch, node: NodeRecord | None) -> float:
         """When there may be something to do about a node; most answers come long before anybody misses them."""
@@ -216,12 +231,15 @@ class Suspicion:
         watch = self._watches.get(node.node_id)
         if watch is None or not watch.is_silent or watch.asked is None:
             return False
+        if self._is_replaced(watch, node):
+            return False
         return self._heard.get(node.node_id, watch.heard) <= watch.asked
 
     def _suspect(self, watch: _Watch, node: NodeRecord, agreeing: list[int]) -> None:
         assert watch.asked is not None
         ctx = self._ctx
-        silent = round(1000 * (ctx.now - watch.heard))
+        heard = self._heard.get(node.node_id, watch.since)
+        silent = round(1000 * (ctx.now - max(heard, watch.since)))
         reason = f"it has not answered for {silent} ms, as nodes {', '.join(map(str, agreeing))} agree"
         watch.suspected, watch.is_out = node, False
         watch.returns_until = ctx.now + ctx.settings.suspicion_is_wrong_within

@@ -111,6 +111,10 @@ class Watcher:
         self._obey(self.broker.tick(self.now))
 
 
+def _told_ms(suspect: fx.Suspect) -> int:
+    return int(suspect.reason.split(" ms, ")[0].rpartition(" ")[2])
+
+
 def test_a_node_that_answers_is_asked_now_and_then_and_never_suspected() -> None:
     one = Watcher(LEADER, OTHER)
     one.agree = {OTHER}
@@ -149,8 +153,9 @@ def test_who_is_silent_to_most_of_its_watchers_is_gone_before_long() -> None:
     assert one.suspects
     assert one.suspects[0].node == node(LEADER)
     assert "nodes 1, 3 agree" in one.suspects[0].reason
-    silent = int(one.suspects[0].reason.split(" ms, ")[0].rpartition(" ")[2])
-    assert 1000 * TIMEOUT <= silent <= 350, "since the last answer, not since it is watched"
+    assert 1000 * TIMEOUT <= _told_ms(one.suspects[0]) <= 350, (
+        "since the last answer, not since it is watched"
+    )
 
 
 def test_who_is_silent_to_one_alone_stays() -> None:
@@ -180,6 +185,34 @@ def test_a_majority_is_needed_and_no_more() -> None:
     one.agree.add(THIRD)
     one.wait(0.5)
     assert one.suspects, "three of four"
+
+
+def test_a_process_that_replaces_a_silent_one_is_not_silent() -> None:
+    """It may register in its predecessor's place in one transaction: no view is without the node."""
+    one = Watcher(LEADER, OTHER)
+    one.wait(5.0)
+    one.silent = {LEADER}
+    one.wait(2.0)
+    assert one.broker.suspicion.tell(m.IsSilentRequest(node_id=LEADER, incarnation=1)).silent
+    one.agree = {OTHER}
+    successor = attrs.evolve(node(LEADER), incarnation=2)
+    one.tell(ev.ViewRead(attrs.evolve(one.view, nodes={**one.view.nodes, LEADER: successor}, revision=1)))
+    request = m.IsSilentRequest(node_id=LEADER, incarnation=2)
+    assert not one.broker.suspicion.tell(request).silent, "before the next check"
+    one.wait(0.9 * TIMEOUT)
+    assert not one.suspects and not one.broker.suspicion.tell(request).silent
+    one.wait(2 * TIMEOUT)
+    assert one.suspects[0].node == successor, "it is as silent as its predecessor"
+    assert _told_ms(one.suspects[0]) <= 350, "since it registered"
+
+
+def test_the_silence_of_a_node_that_never_answered_is_told_since_it_is_watched() -> None:
+    one = Watcher(LEADER, OTHER)
+    one.silent, one.agree = {LEADER}, {OTHER}
+    begin = one.now
+    while not one.suspects:
+        one.wait(0.001)
+    assert 1000 * TIMEOUT <= _told_ms(one.suspects[0]) <= 1000 * (one.now - begin) + 1
 
 
 def test_two_nodes_alone_suspect_nobody() -> None:
