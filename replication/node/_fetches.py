@@ -79,8 +79,8 @@ class Fetches:
         for result in response.partitions:
             total += result.size
             if result.error != ErrorCode.NONE:
-                counters.failed_fetches[result.topic] += 1
-            if is_client:
+                self._node.count_failed(counters.failed_fetches, result.topic)
+            if is_client and result.size:
                 counters.bytes_out[result.topic] += result.size
         if is_client:
             self._node.quotas.take(CONSUMER, request, message.client_id, total)

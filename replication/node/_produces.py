@@ -55,7 +55,7 @@ class Produces:
         if isinstance(response, m.ProduceResponse):
             for result in response.partitions:
                 if result.error != ErrorCode.NONE:
-                    self._node.counters.failed_produces[result.topic] += 1
+                    self._node.count_failed(self._node.counters.failed_produces, result.topic)
             if request.throttle_ms:
                 response = attrs.evolve(response, throttle_time_ms=request.throttle_ms)
         request.reply(response)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -365,6 +366,10 @@ class Replicas:
         """That of a topic that is not known (any more) as well: its requests are refused elsewhere."""
         record = self.view.topics.get(topic)
         return record.config if record is not None else _DEFAULTS
+
+    def count_failed(self, counted: Counter[str], topic: str) -> None:
+        """One more failure over a topic. Those that do not exist count as one: a client may name any number."""
+        counted[topic if topic in self.view.topics else ""] += 1
 
     def high_watermarks(self, partitions: Collection[PartitionId]) -> dict[tuple[str, int], int]:
         replicas, hosts = self.broker.context.replicas, self.hosts

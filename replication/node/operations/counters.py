@@ -45,7 +45,9 @@ class Counters:
     replication_bytes_in: int = 0
     replication_bytes_out: int = 0
     failed_produces: Counter[str] = attrs.Factory(Counter)
-    """By topic: partitions of produce requests that were answered with an error."""
+    """By topic: partitions of produce requests that were answered with an error. "": of topics that do not exist,
+    of which a client may name any number.
+    """
     failed_fetches: Counter[str] = attrs.Factory(Counter)
     isr_shrinks: int = 0
     isr_expands: int = 0

@@ -101,6 +101,8 @@ class ClientQuotas:
         self._defaults: dict[Rate, int | None] = {PRODUCER: producer_default, CONSUMER: consumer_default}
         self._quotas: Quotas = {}
         self._clients: dict[tuple[Rate, Entity], Client] = {}
+        self._most = MOST_IDLE
+        """At how many the idle ones are looked for next."""
         self.is_limited = producer_default is not None or consumer_default is not None
         """Whether there is any limit: without one nobody needs to be asked for."""
 
@@ -177,13 +179,15 @@ class ClientQuotas:
         return found[1] if found is not None and found[0] == entity else self._defaults[rate]
 
     def _forget_idle(self) -> None:
-        if len(self._clients) < MOST_IDLE:
+        if len(self._clients) < self._most:
             return
         now = trio.current_time()
         for key, client in list(self._clients.items()):
             client.bucket.fill(now)
             if client.bucket.is_full and not client.held:
                 del self._clients[key]
+        # Where most have debts, looking at all of them for each new name would hold up everybody.
+        self._most = max(MOST_IDLE, 2 * len(self._clients))
 
     def _wake_later(self, client: Client) -> None:
         if client.timer is None:

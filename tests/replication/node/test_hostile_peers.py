@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from insync.replication import Admin, Node, NodeSettings, Producer
+from insync.replication import Admin, Node, NodeSettings, Producer, wire
+from insync.replication.core import messages as m
 from insync.replication.node import _node
 from insync.transport import URL, Identity, ReceiveBudget, Security, connect
 from insync.transport._kit import until
@@ -192,3 +193,39 @@ async def test_the_payloads_of_all_connections_keep_to_the_budget(
                 await delivery.wait()
     # One payload of any size goes while nothing else is held.
     assert size <= most <= max(limit, largest), f"{most} bytes were held at a time"
+
+
+async def test_topics_that_nobody_made_leave_nothing_behind(tmp_path: Path) -> None:
+    """A client may name any number of them: nothing is kept of each."""
+    async with (
+        node_with(tmp_path, listeners=("tcp://127.0.0.1:0",)) as node,
+        Admin(node.endpoints) as admin,
+        trio.open_nursery() as nursery,
+    ):
+        await admin.create_topic("there", 1, replication_factor=1)
+        link = await connect(node.endpoints[0], identity=Identity(), nursery=nursery)
+        names = [f"no-{number}" for number in range(400)]
+        fetched = m.FetchRequest(
+            replica_id=-1,
+            incarnation=0,
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=1,
+            partitions=[
+                m.FetchPartition(topic=each, partition=0, fetch_offset=0, max_bytes=1, leader_epoch=-1)
+                for each in (*names, "there")
+            ],
+        )
+        produced = m.ProduceRequest(
+            acks=1,
+            timeout_ms=0,
+            partitions=[m.ProducePartition(topic=each, partition=0, size=0) for each in names],
+        )
+        for kind, request in ((m.Kind.FETCH, fetched), (m.Kind.PRODUCE, produced)):
+            with await link.request(kind, wire.encode(request), timeout=60) as answer:
+                assert len(wire.decode_response(kind, answer.body).partitions) >= len(names)
+        assert node._replicas is not None
+        counters = node._replicas.counters
+        assert counters.failed_fetches == counters.failed_produces == {"": len(names)}
+        assert not counters.bytes_out
+        nursery.cancel_scope.cancel()

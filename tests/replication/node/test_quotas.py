@@ -193,6 +193,30 @@ async def test_names_cost_a_client_nothing_so_idle_ones_are_forgotten(
     assert len(bench.quotas._clients) <= MOST_IDLE
 
 
+async def test_names_with_debts_cost_others_nothing(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new name for each request: no idle one can be forgotten, and they are not looked at each time."""
+    looked = 0
+    fill = Bucket.fill
+
+    def counted(self: Bucket, now: float) -> None:
+        nonlocal looked
+        looked += 1
+        fill(self, now)
+
+    monkeypatch.setattr(Bucket, "fill", counted)
+    bench, names = Bench(producer_default=100), 8 * MOST_IDLE
+    for number in range(names):
+        bench.ask(f"app-{number}", 1_000_000)
+    assert len(bench.quotas._clients) == names
+    assert looked < 20 * names
+    await trio.sleep(20_000)
+    for number in range(names + 1):
+        bench.ask(f"other-{number}", 0)
+    assert len(bench.quotas._clients) <= 2 * MOST_IDLE, "those without debts are forgotten again"
+
+
 def test_what_is_not_taken_is_saved_up_for_one_second() -> None:
     bucket = Bucket.full(100, 0.0)
     assert bucket.take(100, 50.0) == 0
