@@ -114,9 +114,11 @@ class LogKeeper:
         try:
             while not self._stop.wait(self._period):
                 for key, opened in self._directory.logs():
+                    # Before the clock is looked at: it may be set in between.
+                    now_ms = wall_clock_ms()
                     if self._stop.is_set() or self._doubts_clock():
                         break
-                    self._maintain(PartitionId(*key), opened)
+                    self._maintain(PartitionId(*key), opened, now_ms)
         except Exception as error:  # noqa: BLE001 - not hidden: it ends the node
             self._token.run_sync_soon(self._progress.died, error)
         finally:
@@ -131,7 +133,7 @@ class LogKeeper:
         self._doubted = difference
         return bool(difference)
 
-    def _maintain(self, partition: PartitionId, opened: Log) -> None:
+    def _maintain(self, partition: PartitionId, opened: Log, now_ms: int) -> None:
         assert self._token is not None
         high_watermark = self._deciding.high_watermark(partition)
         if high_watermark is None:
@@ -139,7 +141,7 @@ class LogKeeper:
         before = opened.log_start_offset
         try:
             done = opened.maintain(
-                wall_clock_ms(),
+                now_ms,
                 high_watermark=high_watermark,
                 decides=self._deciding.leads(partition),
                 bytes_per_second=self._bytes_per_second,

@@ -18,6 +18,7 @@ from insync.replication.core.types import PartitionId
 from insync.replication.node import _maintenance_thread, _replicas
 from insync.replication.node._maintenance_thread import LogKeeper, Progress, log_settings
 from insync.storage import Log, LogDirectory, LogSettings, StorageFullError
+from insync.storage.batch import build_batch
 
 from ...storage.building import SMALL, append, batch
 from .test_cluster import consume, produce, replicas_agree, settings, until
@@ -212,6 +213,36 @@ async def test_only_a_leader_whose_clock_is_right_deletes_what_is_old(
                 await trio.lowlevel.checkpoint()
         await keeper.stop()
     assert told.doubts == ([7.0, 0.0] if doubted else [])
+    directory.close()
+
+
+async def test_a_clock_that_is_set_just_after_it_was_looked_at_deletes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = whole = _maintenance_thread.wall_clock_ms()
+    monkeypatch.setattr(_maintenance_thread, "wall_clock_ms", lambda: now)
+
+    class Set(Told):
+        def clock_difference(self) -> float:
+            nonlocal now
+            before, now = now, whole + 3 * 86_400_000
+            self.looked += 1
+            return (before - whole) / 1000
+
+    directory = LogDirectory(
+        tmp_path, cluster_id="c", node_id=1, settings=attrs.evolve(SMALL, retention_ms=86_400_000)
+    )
+    log = directory.open_log("t", 0, create=True)
+    for _ in range(20):
+        append(log, build_batch([None], [bytes(400)], timestamps_ms=whole))
+    told = Set(20)
+    keeper = LogKeeper(directory, 10, None, told, told.progress)
+    keeper.start()
+    with trio.fail_after(60):
+        while told.looked < 3:
+            await trio.lowlevel.checkpoint()
+        await keeper.stop()
+    assert told.asked == 1 and log.log_start_offset == 0
     directory.close()
 
 
