@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from insync.replication.metadata import MetadataStore
 from insync.transport.repeats import REPEATS
 
 # How long an example takes tells of the machine, not of the code: time is measured in `tests/bench`.
@@ -19,6 +20,8 @@ os.environ.setdefault("INSYNC_KIT_PATIENCE", "4")
 # Node processes have sessions of a second by default. Here they are longer than the standstills of a busy machine:
 # no node that is well is to be away when a topic with a replica on each is made.
 os.environ.setdefault("INSYNC_NODE_SESSION_TIMEOUT_MS", "5000")
+# The same for nodes within the program of a test.
+MetadataStore.default_session_timeout_ms = 5000
 
 _SPARK = Path(__file__).parent / "plugins" / "spark"
 

@@ -144,7 +144,7 @@ def test_an_abort_drops_what_waits_to_be_sent_or_to_be_taken_over(threaded):
 
 def test_a_record_is_taken_over_though_room_comes_before_the_task_that_waits_for_it(threaded, monkeypatch):
     Script(threaded.cluster)
-    settings = {"buffer_memory": 2000, "delivery_timeout_ms": 3000, "linger_ms": 2000}
+    settings = {"buffer_memory": 2000, "delivery_timeout_ms": 120_000, "linger_ms": 60_000}
     with BlockingProducer(threaded.urls, transactional_id="etl", **settings) as producer:
         producer.prepare("t")
         handover, move, full = producer._handover, producer._handover._move, []
@@ -249,8 +249,8 @@ def test_callbacks_hear_of_every_outcome_also_of_what_never_was_a_batch(threaded
         # The second one finds no room behind the first.
         bad = [producer.send("t", bytes(1500), on_delivery=heard.append) for _ in range(2)]
         with pytest.raises(DeliveryTimeoutError, match="no space in buffer_memory"):
-            bad[1].result(5)
-        assert isinstance(bad[0].exception(5), DeliveryTimeoutError)
+            bad[1].result(PATIENCE)
+        assert isinstance(bad[0].exception(PATIENCE), DeliveryTimeoutError)
         producer.flush(5)
     assert heard[0] is good and set(heard[1:]) == set(bad)
     assert "offset=0" in repr(good) and "DeliveryTimeout" in repr(bad[1])

@@ -336,12 +336,22 @@ def test_sigterm_finishes_what_is_in_hand(face: Face, group: str) -> None:
     listener = face.listener(group, ack_mode=AckMode.BATCH)
     seen: list[int] = []
 
+    async def until_it_has_come() -> None:
+        while (await _called(listener.status)).state == "running":
+            await _sleep(face, 0.01)
+
+    def until_it_has_come_blocking() -> None:
+        while listener.status().state == "running":
+            threading.Event().wait(0.01)
+
     def handle(record: Any) -> Any:
         seen.append(int(record.value))
+        if len(seen) < 3:
+            return _sleep(face, 0) if face.is_async else None
         if len(seen) == 3:
             os.kill(os.getpid(), signal.SIGTERM)
-            # Handlers go on until the signal has come to the listener.
-        return _sleep(face, 0.02) if face.is_async else threading.Event().wait(0.02)
+        # The signal comes to the main thread, which may be late: handlers would go on to the last record meanwhile.
+        return until_it_has_come() if face.is_async else until_it_has_come_blocking()
 
     face.handle(listener, handle)
     face.run(listener)

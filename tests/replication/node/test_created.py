@@ -102,7 +102,7 @@ async def test_other_faces_say_so_too(tmp_path: Path, held: Held) -> None:
         held.nodes.add("node-1")
 
         def create() -> int:
-            with BlockingAdmin(node.endpoints, request_timeout_ms=1_000) as admin:
+            with BlockingAdmin(node.endpoints, request_timeout_ms=4_000) as admin:
                 with pytest.raises(TopicNotReadyError) as e:
                     admin.create_topic("t", 1, 1)
                 return e.value.writable

@@ -71,7 +71,7 @@ async def _in_asyncio(servers: list[str], expected: object) -> None:
 async def test_without_a_minimum_nobody_is_told(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         node = await stack.enter_async_context(Node(settings(tmp_path, 1)))
-        async with Node(settings(tmp_path, 2)), Admin(node.endpoints, request_timeout_ms=1500) as admin:
+        async with Node(settings(tmp_path, 2)), Admin(node.endpoints) as admin:
             await admin.create_topic(
                 "t",
                 replication_factor=2,
