@@ -179,6 +179,8 @@ class Copier:
         )
         self._open: set[int] = set()
         """Producers of whose transaction in hand a batch with records has stayed."""
+        self.markers: set[int] = set()
+        """The offsets of the markers that have stayed."""
         self.done = Cleaned()
 
     def copy(self, source: Source) -> Iterator[tuple[Buffer, int]]:
@@ -225,8 +227,11 @@ class Copier:
         except _UNREADABLE as error:
             result, removed = batch, 0
             self._note(source, position, info, error)
-        if info.is_transactional and not info.is_control and removed < info.record_count:
-            self._open.add(info.producer_id)
+        if info.is_transactional and removed < info.record_count:
+            if info.is_control:
+                self.markers.add(info.next_offset - 1)
+            else:
+                self._open.add(info.producer_id)
         return result
 
     def _cleaned(self, batch: bytes, info: BatchInfo) -> tuple[Buffer, int]:

@@ -15,7 +15,7 @@ from ._cleaner import Cleaned, Copier, KeyMap, Rules, Source, enter_keys
 from ._columns import Buffer
 from ._index import MAX_RELATIVE
 from ._segment import Spot
-from ._transactions import Transactions
+from ._transactions import AbortedTransaction, Transactions
 from .errors import CorruptBatchError, StorageError
 from .file_range import ReadableFile
 from .log import CompactionResult, EpochEntry, ProducerSnapshot
@@ -283,6 +283,14 @@ class Pass(Generic[S]):
                 for piece, read in self._copier.copy(self._source(segment)):
                     self._pace(read + len(piece))
                     yield piece
+
+    def ended(self, aborted: Iterable[AbortedTransaction]) -> list[AbortedTransaction]:
+        """Of what the indexes of a copied group say that of which the marker has stayed.
+
+        To a reader everything of a producer is aborted from such an entry on to the next ABORT marker: without the
+        marker it would pass over later transactions, which are committed.
+        """
+        return [each for each in aborted if each.last_offset in self._copier.markers]
 
     def _source(self, segment: S) -> Source:
         return Source(segment.file, segment.base_offset, self._ends[segment.base_offset])

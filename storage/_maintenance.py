@@ -262,9 +262,10 @@ class MaintainedLog(Log):
                     group[-1].end.offset,
                     modified,
                     self.settings.index_interval_bytes,
-                    aborted,
+                    lambda: step.ended(aborted),
                 )
-                if len(group) > 1 or step.done.changed > changed:
+                # An index that says too much was left by an earlier version.
+                if len(group) > 1 or step.done.changed > changed or len(step.ended(aborted)) < len(aborted):
                     self._swap(group, made, step, now_ms, totals)
         except CorruptBatchError:
             self._place_of(group, step)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from ._columns import Buffer
@@ -49,14 +49,14 @@ class CleanedSegment:
         end_offset: int,
         modified_ns: int,
         interval: int,
-        aborted: Sequence[AbortedTransaction],
+        aborted: Callable[[], Sequence[AbortedTransaction]],
     ) -> None:
         """Write the batches, check what was written, and make its indexes; on the device before this returns.
 
         end_offset: where the last batch must end.
         modified_ns: the time that the file is to have: batches without timestamps are aged by it.
         interval: bytes between index entries.
-        aborted: what the transaction indexes say.
+        aborted: tells, when all batches are written, what the transaction index is to say.
 
         Raises OSError, StorageBrokenError.
         """
@@ -73,8 +73,8 @@ class CleanedSegment:
             os.close(fd)
         self._write_index(INDEX_SUFFIX, bytes(found.index))
         self._write_index(TIME_INDEX_SUFFIX, bytes(found.time_index) + self._last_time(found))
-        if aborted:
-            self._write_index(TRANSACTION_INDEX_SUFFIX, encode_index(aborted))
+        if entries := aborted():
+            self._write_index(TRANSACTION_INDEX_SUFFIX, encode_index(entries))
         fsync_folder(self._folder)
 
     def _check(self, fd: int, end_offset: int, interval: int) -> LogScan:

@@ -134,6 +134,8 @@ class MemoryLog(Log):
         self._epochs = EpochCache(None)
         self._producers = ProducerTable()
         self._completed: list[CompletedTransaction] = []
+        self._unmarked: set[int] = set()
+        """Of those the last offsets whose markers compaction has taken away."""
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -176,6 +178,7 @@ class MemoryLog(Log):
             each.index_entry
             for each in self._completed
             if each.is_aborted and each.last_offset >= start_offset and each.first_offset < end_offset
+            if each.last_offset not in self._unmarked
         ]
 
     def completed_transactions(self, offset: int) -> list[CompletedTransaction]:
@@ -392,6 +395,10 @@ class MemoryLog(Log):
             if at is None:
                 raise StoppedError(f"{self.name} was truncated while it was compacted")
             self._segments = (*segments[:at], fresh, *segments[at + len(group) :])
+        first, end = group[0].base_offset, group[-1].end.offset
+        told = [each for each in self._completed if each.is_aborted and first <= each.last_offset < end]
+        stay = step.ended(each.index_entry for each in told)
+        self._unmarked |= {each.last_offset for each in told if each.index_entry not in stay}
         totals.replaced(group, fresh.end.position)
 
     def flush(self) -> None:

@@ -115,6 +115,46 @@ def test_a_marker_stays_as_long_as_what_it_ends_and_then_as_tombstones_do(log: L
     assert markers(log) == []
 
 
+@pytest.mark.parametrize("is_last", [False, True], ids=["in a segment", "at its end"])
+def test_readers_are_not_told_of_an_aborted_transaction_whose_marker_is_gone(log: Log, is_last: bool) -> None:
+    """To them its producer is aborting up to the next marker: they would pass over what it has committed since."""
+    put(log, b"a", b"aborted", by=5)
+    if is_last:
+        # A marker that ends a segment stays as an empty batch, which ends nothing.
+        put(log, b"filler", bytes(SETTINGS.segment_bytes - len(all_bytes(log)) - 180))
+    append(log, marker(commit=False, producer_id=5))
+    ended = log.log_end_offset - 1
+    close_segment(log)
+    assert isinstance(log, (DiskLog, MemoryLog))
+    assert (ended + 1 in log.segment_base_offsets) == is_last
+    put(log, b"a", b"committed", by=5)
+    append(log, marker(commit=True, producer_id=5))
+    end = log.log_end_offset
+    close_segment(log)
+    for now in (NOW, NOW + 1000, NOW + 2000):
+        told = [each[:3] for each in log.aborted_transactions(0, end)]
+        assert told == ([(5, 0, ended)] if ended in markers(log) else [])
+        compact(log, now)
+        close_segment(log)
+    assert ended not in markers(log) and log.aborted_transactions(0, end) == []
+    assert [each[1:] for each in held(log)] == [(b"a", b"committed")]
+
+
+def test_an_index_that_names_a_marker_that_is_gone_is_mended(tmp_path: Path) -> None:
+    """Earlier versions left it so."""
+    log = open_disk(tmp_path / "t-0", SETTINGS)
+    put(log, b"a", b"1")
+    close_segment(log)
+    compact(log)
+    entry = AbortedTransaction(5, 0, 0, 1)
+    log._segments[0].set_aborted([entry])
+    assert log.aborted_transactions(0, 1) == [entry]
+    close_segment(log)
+    compact(log)
+    assert log.aborted_transactions(0, 1) == [] and indexes(log.folder).keys() == {"00000.txnindex.deleted"}
+    log.close(clean=False)
+
+
 def test_nothing_counts_from_an_open_transaction_on(log: Log) -> None:
     put(log, b"a", b"1")
     put(log, b"a", b"2")

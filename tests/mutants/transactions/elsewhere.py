@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 from insync.replication.client import _fetcher, _isolation
-from insync.storage import _cleaner, disk_log
+from insync.storage import _cleaner, _compaction, disk_log
 from insync.storage._transactions import Transactions
 from tests.replication.client import test_isolation
 from tests.storage import test_transaction_model, test_transactions
@@ -156,3 +156,18 @@ def _(patch: Patch) -> None:
 )
 def _(patch: Patch) -> None:
     patch.setattr(Transactions, "is_aborted", lambda self, info: False)
+
+
+@mutant(
+    "TZ48",
+    "a compacted index still names aborted transactions whose markers are gone",
+    partial(
+        _with_a_log,
+        partial(
+            test_transactions.test_readers_are_not_told_of_an_aborted_transaction_whose_marker_is_gone,
+            is_last=False,
+        ),
+    ),
+)
+def _(patch: Patch) -> None:
+    patch.setattr(_compaction.Pass, "ended", lambda self, aborted: list(aborted))
