@@ -58,7 +58,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
     ) -> None:
         """See `Consumer.subscribe`; callbacks run in the thread that polls, and must not be async."""
         there.refuse_async(listener)
-        self._run(lambda: self._held.subscribe(topics, pattern=pattern, listener=listener))
+        self._do(lambda: self._held.subscribe(topics, pattern=pattern, listener=listener))
 
     def unsubscribe(self) -> None:
         """See `Consumer.unsubscribe`."""
@@ -90,11 +90,13 @@ class BlockingConsumer(BlockingClient[Consumer]):
 
     def positions(self) -> dict[PartitionId, int | None]:
         """See `Consumer.positions`."""
-        return self._run(self._held.positions)
+        unread = there.first_of(self._aheads)
+        return self._run(lambda: there.positions(self._held, unread))
 
     def lag(self) -> dict[PartitionId, int]:
         """See `Consumer.lag`."""
-        return self._portal.call(self._held.lag)
+        unread = there.first_of(self._aheads)
+        return self._portal.call(lambda: there.lag(self._held, unread))
 
     def group_metadata(self) -> GroupMetadata:
         """See `Consumer.group_metadata`."""
@@ -116,6 +118,7 @@ class BlockingConsumer(BlockingClient[Consumer]):
             super().close(timeout)
 
     def _leave(self, seconds: float, leave_group: bool | None) -> None:
+        self._put_back(*self._aheads)
         failure: Exception | None = None
         while (
             due := self._portal.call(lambda: there.close_step(self._held, seconds, leave_group))
@@ -140,19 +143,20 @@ class BlockingConsumer(BlockingClient[Consumer]):
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """See `Consumer.assign`."""
-        self._run(lambda: self._held.assign(partitions))
+        self._do(lambda: self._held.assign(partitions))
 
     def assign_topic(self, topic: str) -> list[PartitionId]:
         """See `Consumer.assign_topic`."""
+        self._put_back(*self._aheads)
         return self._portal.call(lambda: self._held.assign_topic(topic))
 
     def pause(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
         """See `Consumer.pause`."""
-        self._run(lambda: self._held.pause(partitions))
+        self._do(lambda: self._held.pause(partitions))
 
     def resume(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
         """See `Consumer.resume`."""
-        self._run(lambda: self._held.resume(partitions))
+        self._do(lambda: self._held.resume(partitions))
 
     def paused(self) -> list[PartitionId]:
         """See `Consumer.paused`."""
@@ -164,19 +168,20 @@ class BlockingConsumer(BlockingClient[Consumer]):
 
     def seek(self, partition: tuple[str, int], offset: int) -> None:
         """See `Consumer.seek`."""
-        self._run(lambda: self._held.seek(partition, offset))
+        self._do(lambda: self._held.seek(partition, offset))
 
     def seek_to_beginning(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
         """See `Consumer.seek_to_beginning`."""
-        self._run(lambda: self._held.seek_to_beginning(partitions))
+        self._do(lambda: self._held.seek_to_beginning(partitions))
 
     def seek_to_end(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
         """See `Consumer.seek_to_end`."""
-        self._run(lambda: self._held.seek_to_end(partitions))
+        self._do(lambda: self._held.seek_to_end(partitions))
 
     def position(self, partition: tuple[str, int]) -> int | None:
         """See `Consumer.position`."""
-        return self._run(lambda: self._held.position(partition))
+        unread = there.first_of(self._aheads)
+        return self._run(lambda: there.position(self._held, partition, unread))
 
     def high_watermark(self, partition: tuple[str, int]) -> int:
         """See `Consumer.high_watermark`."""
@@ -225,8 +230,11 @@ class BlockingConsumer(BlockingClient[Consumer]):
         self._aheads.append(ahead)
         try:
             while True:
-                while ahead and there.may_hand_out(self._held):
-                    record = ahead.popleft()
+                while there.may_hand_out(self._held):
+                    try:
+                        record = ahead.popleft()
+                    except IndexError:
+                        break
                     there.at_hand(self._held, record)
                     yield record
                 self._put_back(ahead)
@@ -236,11 +244,21 @@ class BlockingConsumer(BlockingClient[Consumer]):
             self._aheads.remove(ahead)
             self._put_back(ahead)
 
-    def _put_back(self, ahead: deque[ConsumerRecord]) -> None:
-        if ahead:
-            unread = list(ahead)
-            ahead.clear()
+    def _put_back(self, *aheads: deque[ConsumerRecord]) -> None:
+        """Go on from the first record that a loop has not come to; the loop may be in another thread."""
+        unread = []
+        for ahead in aheads:
+            with suppress(IndexError):
+                while True:
+                    unread.append(ahead.pop())
+        if unread:
+            unread.sort(key=lambda each: each.offset)
             self._portal.try_post(lambda: put_back(self._held, unread))
+
+    def _do(self, function: Callable[[], Any]) -> Any:
+        """For what changes what comes next: a loop must not go on with what was polled before."""
+        self._put_back(*self._aheads)
+        return self._run(function)
 
     def _run(self, function: Callable[[], Any]) -> Any:
         async def run() -> Any:

@@ -82,6 +82,28 @@ def commit_nowait(
     consumer.commit_nowait(consumer._read_but(offsets, unread), on_commit)
 
 
+def positions(consumer: Consumer, unread: Unread) -> dict[PartitionId, int | None]:
+    """As `Consumer.positions`, of what is handed out by a loop."""
+    return {at: unread.get(at, position) for at, position in consumer.positions().items()}
+
+
+def position(consumer: Consumer, partition: tuple[str, int], unread: Unread) -> int | None:
+    """As `Consumer.position`, likewise."""
+    found = consumer.position(partition)
+    return unread.get(PartitionId(*partition), found)
+
+
+async def lag(consumer: Consumer, unread: Unread) -> dict[PartitionId, int]:
+    """As `Consumer.lag`, likewise."""
+    polled = consumer.positions()
+    behind = await consumer.lag()
+    return {at: found + _between(unread.get(at), polled.get(at)) for at, found in behind.items()}
+
+
+def _between(unread: int | None, polled: int | None) -> int:
+    return max(0, polled - unread) if unread is not None and polled is not None else 0
+
+
 def at_hand(consumer: Consumer, record: ConsumerRecord) -> None:
     """A loop hands this out, and all that it handed out before is done with; in any thread."""
     if consumer._member is not None:
@@ -92,7 +114,8 @@ def first_of(aheads: Iterable[Iterable[ConsumerRecord]]) -> Unread:
     """Where the records begin that are in none of the callers' hands."""
     found: Unread = {}
     for ahead in aheads:
-        for record in ahead:
+        # Another thread may take from it meanwhile.
+        for record in list(ahead):
             at = PartitionId(record.topic, record.partition)
             found[at] = min(found.get(at, record.offset), record.offset)
     return found

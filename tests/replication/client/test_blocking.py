@@ -354,6 +354,51 @@ def test_what_was_polled_for_somebody_who_has_gone_comes_again(threaded):
         assert [each.offset for each in consumer.poll(5000)] == list(range(5, 15))
 
 
+def test_positions_within_a_loop_are_behind_its_record(threaded):
+    """They may be committed with a transaction: a loop polls hundreds of records ahead."""
+    with BlockingProducer(threaded.urls) as producer:
+        producer.send_many("t", [b"x"] * 30)
+    with BlockingConsumer(threaded.urls, auto_offset_reset="earliest") as consumer:
+        consumer.assign([("t", 0)])
+        for seen, record in enumerate(consumer, 1):
+            assert consumer.positions() == {("t", 0): seen}
+            assert (consumer.position(("t", 0)), record.offset) == (seen, seen - 1)
+            assert consumer.lag() == {("t", 0): 30 - seen}
+            if seen == 12:
+                break
+        assert consumer.positions() == {("t", 0): 12} and consumer.lag() == {("t", 0): 18}
+
+
+def test_a_loop_goes_on_where_it_is_told_to(threaded):
+    with BlockingProducer(threaded.urls) as producer:
+        producer.send_many("t", [b"x"] * 30)
+    for change, following in (
+        (lambda consumer: consumer.seek(("t", 0), 3), 3),
+        (lambda consumer: consumer.seek_to_beginning(), 0),
+        (lambda consumer: consumer.assign([("u", 0)]) or consumer.assign([("t", 0)]), 0),
+        (lambda consumer: consumer.pause() or consumer.resume(), 12),
+    ):
+        with BlockingConsumer(threaded.urls, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("t", 0)])
+            seen = []
+            for record in consumer:
+                seen.append(record.offset)
+                if len(seen) == 12:
+                    change(consumer)
+                elif len(seen) == 15:
+                    break
+            assert seen == [*range(12), *range(following, following + 3)]
+    with BlockingConsumer(threaded.urls, auto_offset_reset="earliest") as consumer:
+        consumer.assign([("t", 0)])
+        records = iter(consumer)
+        assert next(records).offset == 0
+        consumer.pause()
+        assert consumer.poll(0) == []
+        consumer.close()
+        with pytest.raises(ClosedError):
+            next(records)
+
+
 def test_a_step_that_nobody_has_waited_for_comes_again_though_it_gave_one_thing(threaded):
     with BlockingProducer(threaded.urls) as producer:
         producer.send_and_wait("t", b"x", partition=0)

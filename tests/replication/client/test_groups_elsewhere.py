@@ -12,7 +12,14 @@ import pytest
 import trio
 
 import insync.replication.asyncio as bridge
-from insync.replication.client import BlockingConsumer, InvalidArgumentError, Listener, SubscriptionError
+from insync.replication.client import (
+    BlockingConsumer,
+    ClosedError,
+    InvalidArgumentError,
+    Listener,
+    NotAssignedError,
+    SubscriptionError,
+)
 
 from .fake_coordinator import FakeCoordinator, group_cluster
 from .test_consumer import fill
@@ -96,6 +103,19 @@ def test_a_loop_that_is_left_is_done_with_all_but_its_last_record() -> None:
                 if seen == 13:
                     break
         assert sum(cluster.coordinator.committed().values()) == 12
+
+
+@pytest.mark.parametrize("end", ["unsubscribe", "close"])
+def test_a_loop_hands_out_nothing_of_a_group_that_was_left(end: str) -> None:
+    """Another member may have the partitions by now."""
+    with group_thread() as cluster, BlockingConsumer(cluster.urls, **QUICK) as consumer:
+        consumer.subscribe(["t"])
+        records = iter(consumer)
+        next(records)
+        getattr(consumer, end)()
+        with pytest.raises((NotAssignedError, ClosedError)):
+            next(records)
+        assert cluster.coordinator.members() == []
 
 
 def test_async_callbacks_are_not_for_threads() -> None:
