@@ -172,12 +172,13 @@ class Handover:
     def _end(self) -> None:
         """The thread has ended: what is still here goes nowhere."""
         error = ClosedError("the producer was closed before the record was sent")
-        while self._queue:
-            record, *_ = self._queue.popleft()
+        with self._space:
+            # Whoever found it open is done with queueing; who comes from now on finds it closed.
+            left, self._queue = self._queue, deque()
+            self._space.notify_all()
+        for record, *_ in left:
             record._error = error
             record._moved()
-        with self._space:
-            self._space.notify_all()
         self._wake_waiters()
         for future in list(self._promised):
             _fail(future, ClosedError("the producer was closed before the outcome was known"))

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
@@ -28,7 +28,7 @@ from insync.replication.client import (
     UnknownTopicError,
 )
 from insync.replication.client._elsewhere import undo_step
-from insync.replication.client._handover import HandedOver
+from insync.replication.client._handover import HandedOver, Handover
 from insync.replication.client.consumer import put_back, put_back_batches
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
@@ -246,8 +246,10 @@ def test_callbacks_hear_of_every_outcome_also_of_what_never_was_a_batch(threaded
         good = producer.send("t", b"x", on_delivery=heard.append)
         good.result(5)
         threaded.do(lambda: threaded.cluster.nodes[0].script(Kind.PRODUCE, *[drop] * 1000))
-        # The second one finds no room behind the first.
-        bad = [producer.send("t", bytes(1500), on_delivery=heard.append) for _ in range(2)]
+        bad = [producer.send("t", bytes(1500), on_delivery=heard.append)]
+        # The second one finds no room behind the first, and gives up before that one does.
+        producer._handover._delivery_timeout = 0.1
+        bad.append(producer.send("t", bytes(1500), on_delivery=heard.append))
         with pytest.raises(DeliveryTimeoutError, match="no space in buffer_memory"):
             bad[1].result(PATIENCE)
         assert isinstance(bad[0].exception(PATIENCE), DeliveryTimeoutError)
@@ -302,6 +304,35 @@ def test_who_waits_for_room_is_woken_by_the_end(threaded):
         threading.Thread(target=wait, daemon=True).start()
         assert waiting.wait(PATIENCE)
     assert woken.wait(PATIENCE)
+
+
+def test_a_record_that_is_queued_as_the_thread_ends_is_not_forgotten():
+    """Who queues it has found the producer open; the thread ends before it is in the queue."""
+    taken, late = threading.Event(), HandedOver()
+
+    class Queue(deque):
+        def popleft(self):
+            taken.set()
+            return super().popleft()
+
+    class Ending:
+        ended = Future()
+
+        @property
+        def closed(self):
+            if not self.ended.done():
+                end.start()
+                taken.wait(1)  # of one that does not wait for us
+            return False
+
+    portal = Ending()
+    handover = Handover(portal, lambda: None, 1000)
+    end = threading.Thread(target=lambda: portal.ended.set_result(None))
+    handover._queue = Queue([(HandedOver(), 1, 0.0, ())])
+    handover._moving = True
+    assert handover.offer(late, "t", b"x", None, (), None, None)
+    end.join(PATIENCE)
+    assert isinstance(late._failure(), ClosedError)
 
 
 def test_an_outcome_that_is_known_is_told_after_the_end_too(threaded):
