@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import attrs
 from ...storage import FileRange
 from ...transport import Connection, turn
 from ...transport.ranges import is_range
+from ...transport.repeats import limited
 from ..core import messages as m
 from ..core.broker.effects import Answer, CloseConnection, Fail, Refuse
 from ..core.broker.events import Cancelled, FetchArrived
@@ -23,6 +25,8 @@ from .service import Caller
 
 if TYPE_CHECKING:
     from ._replicas import Replicas
+
+log = limited(logging.getLogger("insync.node"))
 
 
 class Fetches:
@@ -100,4 +104,12 @@ def refuse(effect: Refuse) -> None:
 
 def close_connection(effect: CloseConnection) -> None:
     assert isinstance(effect.connection, Connection | Caller)
-    effect.connection.abort(effect.reason)
+    hang_up(effect.connection, effect.reason)
+
+
+def hang_up(connection: Connection | Caller, reason: str) -> None:
+    """End a connection; if a gateway cannot end that of its client, nobody else suffers for that."""
+    try:
+        connection.abort(reason)
+    except Exception:
+        log.exception("a gateway raised while it closed a connection")

@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from ...transport import Identity, PeerIdentity, Request
+from ...transport.repeats import limited
 from .. import wire
 from ..core import messages as m
 from ..core.broker.events import Disconnected, ForwardArrived, ReadIndexArrived
@@ -30,7 +31,7 @@ from .operations.health import Health
 from .operations.inbound import Inbound, TransportInbound
 from .service import ServiceError
 
-log = logging.getLogger("insync.node")
+log = limited(logging.getLogger("insync.node"))
 
 PRODUCER_ID_BLOCK = 1000
 Describe = Callable[[PartitionRecord], m.PartitionInfo]
@@ -130,6 +131,20 @@ class Handlers:
         else:
             self._replicas.settle()
 
+    def _begin(self, request: Inbound, serve: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """Serve a request in a task of its own."""
+        self._nursery.start_soon(self._served, request, serve, *arguments)
+
+    @staticmethod
+    async def _served(request: Inbound, serve: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """What fails over one request, as one of a gateway with values of the wrong type, is answered with that."""
+        try:
+            await serve(request, *arguments)
+        except Exception as error:
+            log.exception("%s failed", type(request.message).__name__)
+            if not request.is_answered:
+                request.fail(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}")
+
     def disconnected(self, connection: Hashable) -> None:
         """A connection has ended, and nothing of it is in flight."""
         self._replicas.step(Disconnected(connection))
@@ -144,7 +159,7 @@ class Handlers:
                 "ask in several requests",
             )
         elif look_ups:
-            self._nursery.start_soon(self._list_offsets_by_time, request, message, look_ups)
+            self._begin(request, self._list_offsets_by_time, message, look_ups)
         else:
             self._tell_offsets(request, message, {})
 
@@ -206,7 +221,7 @@ class Handlers:
 
     def _verify_user(self, request: Inbound) -> None:
         message: m.VerifyUserRequest = request.message
-        self._nursery.start_soon(self._check_password, request, message)
+        self._begin(request, self._check_password, message)
 
     async def _check_password(self, request: Inbound, message: m.VerifyUserRequest) -> None:
         try:
@@ -240,7 +255,7 @@ class Handlers:
 
     def _init_producer_id(self, request: Inbound) -> None:
         message: m.InitProducerIdRequest = request.message
-        self._nursery.start_soon(self._give_producer_id, request, message)
+        self._begin(request, self._give_producer_id, message)
 
     async def _give_producer_id(self, request: Inbound, message: m.InitProducerIdRequest) -> None:
         """A producer that has no name gets an id that was never used before, whenever it asks."""
@@ -269,11 +284,11 @@ class Handlers:
 
     def _commit_offsets(self, request: Inbound) -> None:
         message: m.OffsetCommitRequest = request.message
-        self._nursery.start_soon(self._keep, request, lambda: self._state.kept.commit_offsets(message))
+        self._begin(request, self._keep, lambda: self._state.kept.commit_offsets(message))
 
     def _fetch_offsets(self, request: Inbound) -> None:
         message: m.OffsetFetchRequest = request.message
-        self._nursery.start_soon(self._keep, request, lambda: self._state.kept.offsets(message.group))
+        self._begin(request, self._keep, lambda: self._state.kept.offsets(message.group))
 
     async def _keep(self, request: Inbound, ask: Callable[[], Awaitable[m.OffsetsResponse]]) -> None:
         try:

@@ -14,6 +14,7 @@ from ..core.control.view import ClusterView
 from ..core.errors import ErrorCode
 from ..core.scram import ScramCredential
 from ._cluster_state import ClusterState
+from ._fetches import hang_up
 from ._handlers import Handlers
 from ._replicas import Replicas
 from ._users import Users
@@ -218,4 +219,4 @@ class _Call(Inbound):
             done(answer)
         except Exception:
             log.exception("a gateway raised while it sent an answer; closing its connection")
-            self.caller.abort("the gateway raised while it sent an answer")
+            hang_up(self.caller, "the gateway raised while it sent an answer")

@@ -304,6 +304,46 @@ async def test_a_gateway_that_raises_over_an_answer_loses_that_client(
     assert "KeyError" in caplog.text
 
 
+async def test_a_gateway_that_cannot_even_hang_up_harms_nobody_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Clumsy(Client):
+        def abort(self, reason: str) -> None:
+            raise OSError("it was closed twice")
+
+    def fail(answer: object) -> None:
+        raise KeyError("the gateway's own")
+
+    async with node_at(tmp_path) as node:
+        await make_topic()
+        client = Clumsy()
+        Probe.service.call(client, m.MetadataRequest(), fail)
+        # Answered when records come, by a step of the node.
+        Probe.service.call(client, fetch(wait_ms=60_000), fail)
+        await ask(Client(), produce(batch(b"v")), batch(b"v"))
+        await ask(Client(), m.MetadataRequest())
+        async with Admin(node.endpoints) as admin:
+            await admin.describe_topics(["t"])
+    assert caplog.text.count("raised while it closed a connection") == 2
+
+
+WRONG: list[Any] = [
+    m.OffsetCommitRequest(group=None, offsets=[]),  # type: ignore[arg-type]
+    m.OffsetCommitRequest(group="g", offsets=[None]),  # type: ignore[list-item]
+    m.OffsetFetchRequest(group=7),  # type: ignore[arg-type]
+    m.InitProducerIdRequest(identity=["x"]),  # type: ignore[arg-type]
+    m.VerifyUserRequest(name=[], password=None),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("message", WRONG, ids=repr)
+async def test_values_of_the_wrong_type_are_answered_with_that(tmp_path: Path, message: Any) -> None:
+    async with node_at(tmp_path):
+        with pytest.raises(ServiceError, match="Error: "):
+            await ask(Client(), message)
+        await ask(Client(), m.MetadataRequest())
+
+
 async def test_watchers_hear_of_views_until_they_say_no(tmp_path: Path) -> None:
     async with node_at(tmp_path):
         seen: list[int] = []
