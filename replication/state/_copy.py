@@ -49,7 +49,7 @@ class Change:
 
 
 class Copy:
-    """Used by `Replica`; `run` must run while it is."""
+    """Reads one partition into a state machine for a `Replica`, as long as `run` runs."""
 
     def __init__(
         self,
@@ -75,6 +75,7 @@ class Copy:
         self.error: StateError | None = None
         """Why this copy has stopped."""
         self.digests: dict[int, bytes] = {}
+        """By offset, the oldest first: what distinguishes this copy's state there from a wrong one."""
         self.on_applied: Callable[[list[Applied]], None] = lambda applied: None
         self.on_turn: Callable[[], None] = lambda: None
         self.on_restored: Callable[[], None] = lambda: None

@@ -72,6 +72,15 @@ class Reading:
         async with self._lock:
             await self._block.__aexit__(None, None, None)
 
+    def end_in(self, portal: Portal[Any]) -> Callable[[None], None]:
+        """A function for trio's thread that leaves the block soon: nobody took what `begin` has opened."""
+
+        def end_soon(_: None) -> None:
+            assert portal.nursery is not None
+            portal.nursery.start_soon(self.end)
+
+        return end_soon
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -49,11 +49,7 @@ class _Face(CopyFacts, Bridge[Any]):
 
     @asynccontextmanager
     async def _reading(self, block: Any) -> AsyncIterator[AsyncIterator[Any]]:
-        reading, portal = Reading(block), self._portal
-
-        def end_soon(_: None) -> None:
-            assert portal.nursery is not None
-            portal.nursery.start_soon(reading.end)
+        reading = Reading(block)
 
         async def all_read() -> AsyncIterator[Any]:
             while True:
@@ -62,7 +58,7 @@ class _Face(CopyFacts, Bridge[Any]):
                 except StopAsyncIteration:
                     return
 
-        await self._call(reading.begin, undo=end_soon)
+        await self._call(reading.begin, undo=reading.end_in(self._portal))
         try:
             yield all_read()
         finally:

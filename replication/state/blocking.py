@@ -51,10 +51,6 @@ class _Face(CopyFacts, Held[Any]):
     def _reading(self, block: Any) -> Iterator[Iterator[Any]]:
         reading, portal = Reading(block), self._portal
 
-        def end_soon(_: None) -> None:
-            assert portal.nursery is not None
-            portal.nursery.start_soon(reading.end)
-
         def all_read() -> Iterator[Any]:
             while True:
                 try:
@@ -63,7 +59,7 @@ class _Face(CopyFacts, Held[Any]):
                     return
                 yield read
 
-        portal.call(reading.begin, undo=end_soon)
+        portal.call(reading.begin, undo=reading.end_in(portal))
         try:
             yield all_read()
         finally:
