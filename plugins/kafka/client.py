@@ -79,6 +79,10 @@ class Client(Caller):
         """Whether the rules of the node let it."""
         return operation in self.service.allowed(self.peer)
 
+    def may_see_topics(self) -> bool:
+        """Whether it may ask what topics there are and where they end; any right is enough, as in Kafka."""
+        return any(map(self.may, (Operation.PRODUCE, Operation.CONSUME, Operation.ADMIN)))
+
 
 def _nobody(reason: str) -> None:
     """Whose connection has ended."""

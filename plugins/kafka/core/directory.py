@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from insync.replication.core.control.records import NodeRecord, TopicRecord
 from insync.replication.core.control.view import ClusterView
+from insync.replication.core.errors import ErrorCode
 from insync.transport import URL, split_host_port
 
 from .encoded_topics import EncodedTopics
@@ -102,6 +103,11 @@ class Directory:
 def is_legal(name: str) -> bool:
     """Whether a topic can have this name."""
     return name not in (".", "..") and _LEGAL_NAME.fullmatch(name) is not None
+
+
+def error_of_absent(name: str, missing: int = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) -> int:
+    """What is answered for a topic that is not there: `missing`, if one could have the name."""
+    return missing if is_legal(name) else ErrorCode.INVALID_TOPIC
 
 
 def id_of(topic: TopicRecord) -> bytes:

@@ -16,7 +16,7 @@ from insync.replication.node.authorisation import Operation
 from insync.replication.node.service import ServiceError
 
 from ..client import Client
-from ..core.directory import INTERNAL_TOPICS, id_of, is_legal
+from ..core.directory import INTERNAL_TOPICS, error_of_absent, id_of
 from ..core.failures import first_error
 from ..protocol import Encoded, Struct, encode_elements, message
 from ..protocol.apis import Api, KafkaError
@@ -48,7 +48,7 @@ async def metadata(client: Client, request: Struct, version: int) -> Struct:
         may_create = client.options.auto_create_topics and (version < 4 or request.allow_auto_topic_creation)
         if may_create:
             await _create_missing(client, [each.name for each in asked if each.name is not None])
-    visible = any(map(client.may, (Operation.PRODUCE, Operation.CONSUME, Operation.ADMIN)))
+    visible = client.may_see_topics()
     topics: list[Struct] | Encoded
     if not visible:
         topics = [] if wants_all else [_refused(each.name, each.topic_id, version) for each in asked]
@@ -156,8 +156,7 @@ def _asked(client: Client, asked: Struct, version: int, missing: ErrorCode) -> s
             )
         name = found
     if name not in client.view.topics:
-        error = missing if is_legal(name) else ErrorCode.INVALID_TOPIC
-        return _Metadata.MetadataResponseTopic(error_code=error, name=name)
+        return _Metadata.MetadataResponseTopic(error_code=error_of_absent(name, missing), name=name)
     return name
 
 
@@ -268,7 +267,7 @@ async def describe_topic_partitions(client: Client, request: Struct, version: in
     cursor = request.cursor
     if cursor is not None and (cursor.partition_index < 0 or (named and cursor.topic_name not in named)):
         return _Described(topics=[_not_described(name, ErrorCode.INVALID_REQUEST) for name in named])
-    visible = any(map(client.may, (Operation.PRODUCE, Operation.CONSUME, Operation.ADMIN)))
+    visible = client.may_see_topics()
     missing = await _find(named, [NO_ID] * len(named), client) if visible else ErrorCode.NONE
     view = client.view
     names = sorted(set(named)) if named or not visible else sorted(view.topics)
@@ -286,7 +285,7 @@ async def describe_topic_partitions(client: Client, request: Struct, version: in
         if not visible:
             error, topic = KafkaError.TOPIC_AUTHORIZATION_FAILED, None
         elif topic is None:
-            error = missing if is_legal(name) else ErrorCode.INVALID_TOPIC
+            error = error_of_absent(name, missing)
         described = _not_described(name, error)
         answer.topics.append(described)
         if topic is None:

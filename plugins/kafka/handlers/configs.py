@@ -22,7 +22,7 @@ from insync.replication.node.authorisation import Operation
 
 from ..client import NOT_ALLOWED, Client
 from ..core import configs
-from ..core.directory import INTERNAL_TOPICS, is_legal
+from ..core.directory import INTERNAL_TOPICS, error_of_absent
 from ..protocol import Struct, message
 from ..protocol.apis import Api, KafkaError
 from .cluster import default_factor
@@ -76,8 +76,7 @@ def _unknown(told: Struct, unread: str) -> None:
     if unread:
         told.error_code, told.error_message = ErrorCode.LEADER_NOT_AVAILABLE, unread
     else:
-        legal = is_legal(told.resource_name)
-        told.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if legal else ErrorCode.INVALID_TOPIC
+        told.error_code = error_of_absent(told.resource_name)
 
 
 def _settings(client: Client, told: Struct, unread: str) -> list[configs.Setting]:

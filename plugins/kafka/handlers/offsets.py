@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
 from insync.replication.node.authorisation import Operation
@@ -21,20 +23,22 @@ _TIERED = (-5, -6)
 """Offsets of what has been moved to remote storage: there is none."""
 _SINCE = {_LATEST: 1, _EARLIEST: 1, -3: 7, _EARLIEST_LOCAL: 8, -5: 9, -6: 11}
 """The first version of ListOffsets that knows what a negative number asks for."""
-_DESCRIBES = (Operation.PRODUCE, Operation.CONSUME, Operation.ADMIN)
-"""Any of these rights lets a client ask where a partition begins and ends, as in Kafka."""
 
 
 async def list_offsets(client: Client, request: Struct, version: int) -> Struct:
-    """The first or the next offset, or the first of a time; of partitions that this node leads."""
-    wanted = [
+    """The first or the next offset, or the first of a time; of partitions that this node leads.
+
+    As at Kafka, a partition that is named twice is refused, and answered once.
+    """
+    named = [
         (topic.name, part.partition_index, part.timestamp, part.current_leader_epoch)
         for topic in request.topics
         for part in topic.partitions
     ]
-    if request.replica_id >= 0 or not any(map(client.may, _DESCRIBES)):
-        refused = KafkaError.TOPIC_AUTHORIZATION_FAILED
-        return _offsets(request, {place[:3]: (refused, -1, -1, -1) for place in wanted}, version)
+    counts = Counter((topic, index) for topic, index, _, _ in named)
+    if request.replica_id >= 0 or not client.may_see_topics():
+        return _offsets(dict.fromkeys(counts, (KafkaError.TOPIC_AUTHORIZATION_FAILED, -1, -1, -1)))
+    wanted = [place for place in named if counts[place[:2]] == 1]
     asked = [
         m.ListOffsetsPartition(
             topic=topic,
@@ -49,13 +53,15 @@ async def list_offsets(client: Client, request: Struct, version: int) -> Struct:
         await client.service.ask(client, _list(asked, request.isolation_level))
     ).message  # type: ignore[assignment]
     came = iter(answer.partitions)
-    found: dict[tuple[str, int, int], _Found] = {}
+    found: dict[tuple[str, int], _Found] = {
+        place: (ErrorCode.INVALID_REQUEST, -1, -1, -1) for place, count in counts.items() if count > 1
+    }
     for topic, index, time, epoch in wanted:
         if not _is_known(time, version):
-            found[topic, index, time] = (KafkaError.UNSUPPORTED_VERSION, -1, -1, -1)
+            found[topic, index] = (KafkaError.UNSUPPORTED_VERSION, -1, -1, -1)
             continue
         if time in _TIERED:
-            found[topic, index, time] = (ErrorCode.NONE, -1, -1, -1)
+            found[topic, index] = (ErrorCode.NONE, -1, -1, -1)
             continue
         result = next(came)
         error = result.error
@@ -66,8 +72,8 @@ async def list_offsets(client: Client, request: Struct, version: int) -> Struct:
         elif error == ErrorCode.OFFSET_NOT_AVAILABLE and version <= 4:
             error = ErrorCode.LEADER_NOT_AVAILABLE
         # Of the offset and not of the leader, so that OffsetForLeaderEpoch agrees later (KIP-320).
-        found[topic, index, time] = (error, result.offset, result.offset_epoch, result.timestamp)
-    return _offsets(request, found, version)
+        found[topic, index] = (error, result.offset, result.offset_epoch, result.timestamp)
+    return _offsets(found)
 
 
 def _is_known(time: int, version: int) -> bool:
@@ -79,26 +85,22 @@ def _list(partitions: list[m.ListOffsetsPartition], isolation_level: int) -> m.L
     return m.ListOffsetsRequest(partitions=partitions, isolation_level=isolation)
 
 
-def _offsets(request: Struct, found: dict[tuple[str, int, int], _Found], version: int) -> Struct:
-    answer = _ListOffsets()
-    for topic in request.topics:
-        told = _ListOffsets.ListOffsetsTopicResponse(name=topic.name)
-        for part in topic.partitions:
-            error, offset, epoch, time = found[topic.name, part.partition_index, part.timestamp]
-            made = _ListOffsets.ListOffsetsPartitionResponse(
-                partition_index=part.partition_index, error_code=error
-            )
-            if error == ErrorCode.NONE:
-                made.offset, made.leader_epoch = offset, epoch if offset >= 0 else -1
-                made.timestamp = time
-            told.partitions.append(made)
-        answer.topics.append(told)
-    return answer
+def _offsets(found: dict[tuple[str, int], _Found]) -> Struct:
+    topics: dict[str, Struct] = {}
+    for (topic, index), (error, offset, epoch, time) in found.items():
+        made = _ListOffsets.ListOffsetsPartitionResponse(partition_index=index, error_code=error)
+        if error == ErrorCode.NONE:
+            made.offset, made.leader_epoch = offset, epoch if offset >= 0 else -1
+            made.timestamp = time
+        if topic not in topics:
+            topics[topic] = _ListOffsets.ListOffsetsTopicResponse(name=topic)
+        topics[topic].partitions.append(made)
+    return _ListOffsets(topics=list(topics.values()))
 
 
 async def offset_for_leader_epoch(client: Client, request: Struct, version: int) -> Struct:
     """Where leader epochs end: a consumer whose position is behind that has read what was lost (KIP-320)."""
-    may = any(map(client.may, _DESCRIBES)) and request.replica_id < 0
+    may = client.may_see_topics() and request.replica_id < 0
     asked = [
         m.EpochEndPartition(
             topic=topic.topic,

@@ -43,7 +43,7 @@ async def describe_producers(client: Client, request: Struct, version: int) -> S
     ]
     found: dict[tuple[str, int], m.DescribeProducersResult] = {}
     error, text = 0, ""
-    left = asked
+    left = list(dict.fromkeys(asked))
     while left and not error:
         wanted = m.DescribeProducersRequest(producer_id=m.EVERY_PRODUCER, partitions=left)
         try:
@@ -93,10 +93,13 @@ def _producers(
 
 
 async def describe_transactions(client: Client, request: Struct, version: int) -> Struct:
-    """What coordinators have of transactional ids; each by itself, since others may be at other nodes."""
-    return _Described(
-        transaction_states=[await _transaction(client, name) for name in request.transactional_ids]
-    )
+    """What coordinators have of transactional ids; each by itself, since others may be at other nodes.
+
+    An id that is named often is asked about once.
+    """
+    names = dict.fromkeys(request.transactional_ids)
+    found = {name: await _transaction(client, name) for name in names}
+    return _Described(transaction_states=[found[name] for name in request.transactional_ids])
 
 
 async def _transaction(client: Client, name: str) -> Struct:
@@ -170,7 +173,7 @@ async def write_markers(client: Client, request: Struct, version: int) -> Struct
                                 partition_index=index,
                                 error_code=await _abort(client, marker, topic.name, index),
                             )
-                            for index in topic.partition_indexes
+                            for index in dict.fromkeys(topic.partition_indexes)
                         ],
                     )
                     for topic in marker.topics

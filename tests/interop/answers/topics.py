@@ -369,6 +369,15 @@ async def records(cluster: Cluster, tell: Tell) -> None:
                 topics=[{"name": "cut", "partitions": [part]}],
             )
             tell(f"offset {title}, version {version}", plain(told))
+    last = {"partition_index": 0, "timestamp": -1}
+    for title, topics in (
+        ("a partition twice", [{"name": "cut", "partitions": [last, last]}]),
+        ("a partition at two times", [{"name": "cut", "partitions": [last, last | {"timestamp": -2}]}]),
+        ("a topic twice", [{"name": "cut", "partitions": [last]}] * 2),
+        ("a topic of no partitions", [{"name": "cut", "partitions": []}]),
+    ):
+        told = await cluster.ask(leader, Api.LIST_OFFSETS, 7, replica_id=-1, topics=topics)
+        tell(f"offsets of {title}", plain(told))
     await cut("up to the end", (0, 6))
     await cut("everything", (0, -1))
     tell("earliest then", plain(await cluster.end("cut", time=-2)))

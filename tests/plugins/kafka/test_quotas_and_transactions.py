@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from insync.plugins.kafka.handlers import transaction_admin
 from insync.plugins.kafka.protocol import Struct, message
 from insync.plugins.kafka.protocol.apis import Api, KafkaError
 from insync.replication import Admin, Node, Producer
@@ -149,7 +150,7 @@ async def test_limits_are_for_admins(tmp_path: Path) -> None:
         assert entry.error_code == KafkaError.CLUSTER_AUTHORIZATION_FAILED
 
 
-async def test_producers_and_transactions_are_told(tmp_path: Path) -> None:
+async def test_producers_and_transactions_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with asking(tmp_path) as (node, client):
         await make(node, "t", 2)
         async with Producer(node.endpoints, transactional_id="etl") as producer:
@@ -168,6 +169,18 @@ async def test_producers_and_transactions_are_told(tmp_path: Path) -> None:
             assert (etl.error_code, etl.transaction_state) == (0, "Ongoing")
             assert [(each.topic, each.partitions) for each in etl.topics] == [("t", [1])]
             assert etl.transaction_start_time_ms > 0 and etl.transaction_timeout_ms > 0
+            questions: list[object] = []
+            ask = transaction_admin.ask
+
+            def counted(client: Any, asked: object) -> Any:
+                questions.append(asked)
+                return ask(client, asked)
+
+            monkeypatch.setattr(transaction_admin, "ask", counted)
+            often = Transactions(transactional_ids=["etl"] * 1000 + ["nobody"])
+            told = (await client.ask(Api.DESCRIBE_TRANSACTIONS, 0, often)).transaction_states
+            assert [each.transactional_id for each in told] == often.transactional_ids
+            assert len(questions) == 2, "a name is asked about once, however often it stands there"
             assert nobody.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
             asked = [Producers.TopicRequest(name=name, partition_indexes=[0, 1]) for name in ("t", "u")]
             found = (await client.ask(Api.DESCRIBE_PRODUCERS, 0, Producers(topics=asked))).topics

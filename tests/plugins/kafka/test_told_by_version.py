@@ -82,7 +82,7 @@ async def test_who_asks_for_an_offset_is_told_that_it_knows_another_leader_epoch
         )
         return SimpleNamespace(message=m.ListOffsetsResponse(partitions=[result]))
 
-    client = SimpleNamespace(may=lambda operation: True, service=SimpleNamespace(ask=ask))
+    client = SimpleNamespace(may_see_topics=lambda: True, service=SimpleNamespace(ask=ask))
     asked = Listed.ListOffsetsPartition(partition_index=0, current_leader_epoch=epoch, timestamp=-1)
     topic = Listed.ListOffsetsTopic(name="t", partitions=[asked])
     answer = await list_offsets(cast(Any, client), Listed(replica_id=-1, topics=[topic]), 7)
@@ -152,11 +152,41 @@ async def test_a_leader_that_does_not_know_its_end_yet_is_told_as_the_version_ca
         result = m.ListOffsetsResult(topic="t", partition=0, error=ErrorCode.OFFSET_NOT_AVAILABLE, offset=-1)
         return SimpleNamespace(message=m.ListOffsetsResponse(partitions=[result]))
 
-    client = SimpleNamespace(may=lambda operation: True, service=SimpleNamespace(ask=ask))
+    client = SimpleNamespace(may_see_topics=lambda: True, service=SimpleNamespace(ask=ask))
     asked = Listed.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
     topic = Listed.ListOffsetsTopic(name="t", partitions=[asked])
     answer = await list_offsets(cast(Any, client), Listed(replica_id=-1, topics=[topic]), version)
     assert [part.error_code for part in answer.topics[0].partitions] == [told]
+
+
+async def test_an_offset_that_is_asked_for_twice_is_refused_and_the_others_are_told() -> None:
+    """As at Kafka, and once; nor does a leader look for it."""
+    wanted: list[tuple[str, int]] = []
+
+    async def ask(client: object, asked: m.ListOffsetsRequest) -> SimpleNamespace:
+        wanted.extend((each.topic, each.partition) for each in asked.partitions)
+        results = [
+            m.ListOffsetsResult(topic=topic, partition=index, error=0, offset=7, leader_epoch=3)
+            for topic, index in wanted
+        ]
+        return SimpleNamespace(message=m.ListOffsetsResponse(partitions=results))
+
+    client = SimpleNamespace(may_see_topics=lambda: True, service=SimpleNamespace(ask=ask))
+
+    def topic(name: str, *places: tuple[int, int]) -> object:
+        parts = [Listed.ListOffsetsPartition(partition_index=at, timestamp=time) for at, time in places]
+        return Listed.ListOffsetsTopic(name=name, partitions=parts)
+
+    request = Listed(replica_id=-1, topics=[topic("t", (0, -1), (1, -1), (0, -2)), topic("u", (0, -1))])
+    answer = await list_offsets(cast(Any, client), request, 7)
+    told = {
+        (topic.name, part.partition_index): (part.error_code, part.offset)
+        for topic in answer.topics
+        for part in topic.partitions
+    }
+    assert told == {("t", 0): (ErrorCode.INVALID_REQUEST, -1), ("t", 1): (0, 7), ("u", 0): (0, 7)}
+    assert sum(len(topic.partitions) for topic in answer.topics) == 3
+    assert wanted == [("t", 1), ("u", 0)]
 
 
 @pytest.mark.parametrize(("version", "told"), [(9, [("gone", 3), ("t", 4)]), (10, [("t", 4)])])
