@@ -170,6 +170,27 @@ def test_the_processes_of_a_trial_end_with_the_run_that_a_signal_ends(
                 os.kill(sleeper, signal.SIGKILL)
 
 
+WAITS_FOR_AN_ORPHAN = """
+import subprocess
+import psutil
+
+def test_that_waits_for_the_child_of_a_process_that_has_ended():
+    started = subprocess.run(["sh", "-c", "sleep 600 >&- & echo $!"], stdout=subprocess.PIPE, check=True)
+    orphan = psutil.Process(int(started.stdout))
+    orphan.kill()
+    orphan.wait(60)
+"""
+
+
+def test_an_adopted_process_is_gone_when_it_has_ended(tmp_path: Path) -> None:
+    """Or a test that waits for one fails without any change, and so under all of them."""
+    test = tmp_path / "test_waiting.py"
+    test.write_text(WAITS_FOR_AN_ORPHAN)
+    command = [sys.executable, "-c", ONE_TRIAL, str(test)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=550)
+    assert done.stdout == "unnoticed\n", done.stderr
+
+
 HOLDS_A_PIPE = """
 import os, time
 

@@ -48,6 +48,17 @@ def adopt() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
+def wait(child: int) -> int:
+    """Wait until a child has ended; returns its exit code, or the negative number of a signal.
+
+    Adopted processes that end meanwhile are gone at once, as they are where nobody adopts: tests wait for that.
+    """
+    while True:
+        ended, status = os.waitpid(-1, 0)
+        if ended == child:
+            return os.waitstatus_to_exitcode(status)
+
+
 def end() -> int:
     """Kill all children of this process and what they leave in turn; says how many there were."""
     ended = 0

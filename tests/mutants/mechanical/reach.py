@@ -20,6 +20,7 @@ import hypothesis
 import pytest
 from coverage import Coverage
 
+from . import orphans
 from .operators import Site
 
 ROOT = Path(__file__).parents[3]
@@ -60,11 +61,13 @@ def measure(rooms: Collection[str]) -> Reach:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "reach.json"
         command = [sys.executable, "-m", "tests.mutants.mechanical.reach", str(file), *sorted(rooms)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise SystemExit(
-                f"the unit tests fail without any change:\n{done.stdout[-3000:]}{done.stderr[-1000:]}"
-            )
+        output = Path(folder) / "output"
+        with output.open("wb") as stream:
+            run = subprocess.Popen(command, cwd=ROOT, stdout=stream, stderr=subprocess.STDOUT)
+            run.returncode = orphans.wait(run.pid)
+        if run.returncode != 0:
+            said = output.read_text(encoding="utf-8", errors="replace")
+            raise SystemExit(f"the unit tests fail without any change:\n{said[-4000:]}")
         told = json.loads(file.read_text(encoding="utf-8"))
     tests = {
         name: {int(line): found for line, found in lines.items()} for name, lines in told["tests"].items()

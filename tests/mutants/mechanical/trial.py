@@ -74,9 +74,9 @@ def attempt(site: Site, seconds: float, reach: Reach, *, simulate: bool = True) 
             code = _in_child(site, seconds, reach, simulate)
         finally:
             os._exit(code)
-    _, status = os.waitpid(child, 0)
+    code = orphans.wait(child)
     orphans.end()
-    verdict = VERDICTS.get(os.waitstatus_to_exitcode(status), HUNG)
+    verdict = VERDICTS.get(code, HUNG)
     return Tried(
         id=site.id,
         source=digest(site),
