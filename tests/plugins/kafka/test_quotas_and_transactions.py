@@ -113,7 +113,8 @@ async def test_limits_that_are_not_offered(tmp_path: Path, whose: Any, ops: Any,
 
 async def test_questions_for_limits_that_cannot_be(tmp_path: Path) -> None:
     async with asking(tmp_path) as (_, client):
-        await alter(client, (entity(user="a"), [op("producer_byte_rate", 5.0)]))
+        for whose in (entity(user="a"), entity(user=None)):
+            await alter(client, (whose, [op("producer_byte_rate", 5.0)]))
         invalid = ErrorCode.INVALID_REQUEST
         for parts, error in (
             ([("group", ANY, None)], KafkaError.UNSUPPORTED_VERSION),
@@ -126,7 +127,8 @@ async def test_questions_for_limits_that_cannot_be(tmp_path: Path) -> None:
         ):
             refused = await describe(client, *parts)
             assert refused.error_code == error and refused.entries is None
-        assert (await describe(client, ("user", EXACT, ""))).entries == []
+        assert (await describe(client, ("user", EXACT, ""))).entries == [], "the default has no name"
+        assert told(await describe(client)).keys() == {("user", "a"), ("user", None)}
 
 
 async def test_a_limit_is_changed_once_in_a_request(tmp_path: Path) -> None:
