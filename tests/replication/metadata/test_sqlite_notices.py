@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import trio
 
-from insync.replication.metadata import Changed, Put, SqliteStore
+from insync.replication.metadata import Changed, Put, SqliteStore, StoreUnavailableError
 from insync.replication.metadata import sqlite as sqlite_module
 from insync.replication.metadata._sqlite_database import Database
 from insync.replication.metadata._sqlite_leases import LeaseFile
@@ -57,6 +57,7 @@ def test_a_write_is_told_once_and_a_read_never(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"a")
     with closing(Notices(str(file))) as notices, file.open("r+b", buffering=0) as other:
+        assert not os.get_inheritable(notices.fd), "a node starts processes"
         assert not notices.drain()
         other.read()
         assert not notices.drain()
@@ -159,6 +160,20 @@ async def test_a_look_is_seldom_where_the_system_tells(path: Path) -> None:
         await commit(path, "k")
         await look()
         assert await look() == sqlite_module._UNNOTICED_SECONDS
+        with closing(LeaseFile(f"{path}-leases", 1)) as leases:
+            leases.publish(2)
+        assert await look() == 0.001, "the next one is soon there, as the first one was not"
+
+
+def test_a_store_that_cannot_be_read_is_looked_at_often(path: Path) -> None:
+    def unreadable() -> bool:
+        raise StoreUnavailableError("its device is away")
+
+    store = SqliteStore(path)
+    store._engine = SimpleNamespace(  # type: ignore[assignment]
+        database=SimpleNamespace(poll=unreadable, seen=0), notices=None
+    )
+    assert store._poll() <= time.monotonic() + sqlite_module._POLL_SECONDS
 
 
 async def test_a_system_that_refuses_notices_is_looked_at_often(
@@ -227,6 +242,31 @@ async def test_who_is_told_all_the_time_looks_no_more_often_than_without(
     assert steps <= 2 * len(looked) + 4, "it does not go round and round meanwhile"
 
 
+async def test_word_puts_no_look_off_that_is_due_before() -> None:
+    """Such as one for a transaction that has begun to commit."""
+    looks = 0
+    enough = trio.Event()
+
+    def poll() -> float:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            worker.post(enough.set)
+        return time.monotonic() + (0.001 if looks < 3 else NEVER)
+
+    told = os.eventfd(1)
+    worker = Worker("test", 5.0, poll, NEVER)
+    try:
+        worker.notices = told
+        worker.polling = True
+        await worker.run(lambda: None)
+        with trio.fail_after(PATIENCE):
+            await enough.wait()
+    finally:
+        await worker.stop()
+        os.close(told)
+
+
 class Scripted:
     """A store's connection and its notices: what each look finds."""
 
@@ -283,7 +323,8 @@ def trusts(path: Path, looks: list[tuple[list[bool], int, bool]]) -> bool:
     for script.told, *found in looks:
         script.found = [(found[0], found[1])]
         store._look(engine)
-    return store._trusts_notices and engine.worker.notices is not None
+    assert store._trusts_notices == (engine.worker.notices is not None), "who distrusts waits for none"
+    return store._trusts_notices
 
 
 async def test_who_is_told_looks_also_while_there_is_other_work() -> None:

@@ -12,7 +12,7 @@ from insync.replication.core.broker import effects as fx
 from insync.replication.core.broker import events as ev
 from insync.replication.core.broker.broker import Broker
 from insync.replication.core.broker.context import BrokerSettings, Context
-from insync.replication.core.broker.suspicion import watchers
+from insync.replication.core.broker.suspicion import LOOKS, _Watch, watchers
 from insync.replication.core.control.records import ControllerRecord, PartitionRecord, Versioned
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.types import PartitionId
@@ -362,3 +362,18 @@ def test_watchers_follow_a_partition_of_the_node_or_it_is_the_controller() -> No
     assert watchers(view, 3) == {1, 2}
     assert watchers(view, 4) == {1, 2, 3}
     assert watchers(view, 1) == set()
+
+
+@pytest.mark.parametrize(
+    ("is_suspected", "is_there", "periods"),
+    [(True, True, 1), (True, False, 1), (False, False, 1), (False, True, 2)],
+)
+def test_who_may_come_back_is_looked_at_in_each_period(
+    is_suspected: bool, is_there: bool, periods: int
+) -> None:
+    """Whoever has just answered need not be."""
+    watcher = Watcher(LEADER)
+    suspicion, now = watcher.broker.suspicion, watcher.broker.context.now
+    watch = _Watch(heard=now, suspected=node(LEADER) if is_suspected else None)
+    due = suspicion._next_look_at(watch, node(LEADER) if is_there else None)
+    assert due == pytest.approx(now + periods * TIMEOUT / LOOKS)

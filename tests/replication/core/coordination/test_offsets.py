@@ -107,6 +107,14 @@ def test_nobody_is_a_member_of_a_group_that_is_not_there() -> None:
     assert commit(host, epoch=3, member_id="m") == ErrorCode.UNKNOWN_MEMBER_ID, "it has offsets by now"
 
 
+def test_a_group_is_there_when_it_has_offsets_of_a_transaction_that_is_open() -> None:
+    host = GroupHost()
+    within(host, 9)
+    assert commit(host, epoch=3, member_id="m") == ErrorCode.UNKNOWN_MEMBER_ID
+    host.mark(5, committed=False)
+    assert commit(host, epoch=3, member_id="m") == ErrorCode.ILLEGAL_GENERATION
+
+
 @pytest.mark.parametrize(
     ("place", "at", "metadata", "error"),
     [
@@ -527,6 +535,20 @@ def test_groups_are_described() -> None:
     assert member.owned == member.target and member.owned[0].partitions == [0, 1, 2, 3]
     assert (simple.type, simple.members) == ("simple", [])
     assert (none.error, none.state) == (ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
+
+
+def test_a_consumer_group_is_described_with_the_assignor_that_it_goes_by() -> None:
+    """Also if it has no members any more: the next one would find that."""
+    host = GroupHost()
+
+    def protocol() -> str:
+        return str(host.ask(gm.DescribeGroupsRequest(groups=["g"])).groups[0].protocol)
+
+    one = Member(host, "one")
+    assert one.beat(assignor="range") == ErrorCode.NONE
+    assert protocol() == "range"
+    assert one.beat(member_epoch=gm.LEAVE) == ErrorCode.NONE
+    assert protocol() == "uniform"
 
 
 # The log as others may have left it

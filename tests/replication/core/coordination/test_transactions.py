@@ -324,6 +324,9 @@ def test_timeouts_that_are_too_long_are_refused() -> None:
 def test_transactions_are_described_and_listed() -> None:
     host = Coordinator()
     host.init()
+    host.pass_time(5.0)
+    began = tm.ListTransactionsRequest(longer_than_ms=0)
+    assert host.ask(began).transactions == [], "an id without a transaction has begun none"
     host.add(500, 0, "b", "a")
     host.pass_time(5.0)
     (told, unknown) = host.ask(tm.DescribeTransactionsRequest(transactional_ids=[ID, "?"])).transactions
