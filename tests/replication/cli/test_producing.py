@@ -26,8 +26,10 @@ def iso(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat()
 
 
-def lines(*arguments: str) -> list[dict[str, Any]]:
-    done = insync("consume", *arguments, "--json", "--timeout-ms", "2000")
+def lines(count: int, *arguments: str) -> list[dict[str, Any]]:
+    """What is read until `count` records have come. 0: until none has come for a while."""
+    enough = ("--max-records", str(count)) if count else ("--timeout-ms", "1000")
+    done = insync("consume", *arguments, "--json", *enough)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -43,7 +45,7 @@ def test_records_are_written_and_read_as_asked_for(tmp_path: Path) -> None:
         headed = ("--header", "source=test", "--header", "empty=", "--key-separator", ":")
         later = ("--timestamp", iso(BEGIN + 1000), *headed)
         assert insync(*plain, *later, text="k:d\ne\n").returncode == 0
-        found = lines("t", "--from-beginning", *servers)
+        found = lines(5, "t", "--from-beginning", *servers)
         assert [each["value"] for each in found] == ["a", "b", "c", "d", "e"]
         assert [each["timestamp_ms"] for each in found] == [BEGIN] * 3 + [BEGIN + 1000] * 2
         assert [each["key"] for each in found] == [None, None, None, "k", None]
@@ -54,12 +56,12 @@ def test_records_are_written_and_read_as_asked_for(tmp_path: Path) -> None:
             assert (first.compression, second.compression) == ("lz4", "none")
             consumer.seek(("t", 0), 3)
             assert consumer.poll(5000)[0].headers == (("source", b"test"), ("empty", b""))
-        since = lines("t", "--from-time", str(BEGIN + 1), *servers)
+        since = lines(2, "t", "--from-time", str(BEGIN + 1), *servers)
         assert [each["value"] for each in since] == ["d", "e"]
-        assert lines("t", "--from-time", iso(BEGIN + 2000), *servers) == []
-        assert [each["value"] for each in lines("t", "--tail", "2", *servers)] == ["d", "e"]
-        assert len(lines("t", "--tail", "100", *servers)) == 5
-        assert lines("t", "--tail", "0", *servers) == []
+        assert lines(0, "t", "--from-time", iso(BEGIN + 2000), *servers) == []
+        assert [each["value"] for each in lines(2, "t", "--tail", "2", *servers)] == ["d", "e"]
+        assert len(lines(5, "t", "--tail", "100", *servers)) == 5
+        assert lines(0, "t", "--tail", "0", *servers) == []
         large = insync(*plain, "--max-request-size", "1000", text="x" * 2000 + "\n")
         assert large.returncode == 1 and "max_request_size=1000" in large.stderr
 

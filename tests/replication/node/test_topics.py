@@ -21,7 +21,7 @@ from insync.replication.client import (
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
 
-from .test_cluster import full_isr, replicas_agree, settings, until
+from .test_cluster import full_isr, led_by, replicas_agree, settings, until
 
 
 async def produce(servers: list[str], *values: bytes, partition: int = 0, within_ms: int = 30_000) -> None:
@@ -151,6 +151,8 @@ async def test_settings_change_while_nodes_run(tmp_path: Path) -> None:
             with pytest.raises(UnknownTopicError):
                 await admin.alter_config("nobody", {"retention_ms": 1})
     async with Node(settings(tmp_path, 1)) as alone:
+        async with Admin(alone.endpoints) as admin:
+            await until(lambda: led_by(admin, "t", 1))
         with pytest.raises(DeliveryTimeoutError, match="NOT_ENOUGH_REPLICAS"):
             await produce(alone.endpoints, b"y", within_ms=3000)
         async with Admin(alone.endpoints) as admin:

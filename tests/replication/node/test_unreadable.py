@@ -115,7 +115,7 @@ async def test_an_address_that_is_none_holds_nobody_up(cluster: Cluster) -> None
                 while one._replicas is None or one._replicas.hosts[led.id].replica.role != "follower":
                     await trio.lowlevel.checkpoint()
             # One of the two is for the node that nobody reaches; the other one is made.
-            async with Admin(one.endpoints, request_timeout_ms=2000) as hurried:
+            async with Admin(one.endpoints, request_timeout_ms=5000) as hurried:
                 with pytest.raises(TopicNotReadyError, match="1 of its 2 new partitions"):
                     await hurried.create_topic("u", 2, 1)
 
