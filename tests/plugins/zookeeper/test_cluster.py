@@ -12,7 +12,7 @@ from .server import ZookeeperServer
 
 async def test_nodes_on_zookeeper_survive_their_leader(server: ZookeeperServer, tmp_path: Path) -> None:
     store = f"zookeeper://{server.hosts}/nodes"
-    with cluster(tmp_path, 3, "--session-timeout-ms", "1000", store=store) as nodes:
+    with cluster(tmp_path, 3, store=store) as nodes:
         servers = [node.endpoint for node in nodes]
         async with Admin(servers) as admin:
             await admin.create_topic("t", 3, 3)
@@ -22,7 +22,7 @@ async def test_nodes_on_zookeeper_survive_their_leader(server: ZookeeperServer, 
             nodes[0].kill()
             second = await producer.send_many("t", [b"%d" % number for number in range(300, 600)])
             await second.wait()
-            nodes[0] = NodeProcess.start(1, tmp_path, "--session-timeout-ms", "1000", store=store)
+            nodes[0] = NodeProcess.start(1, tmp_path, store=store)
         servers = [node.endpoint for node in nodes]
         found: list[int] = []
         async with Consumer(servers, auto_offset_reset="earliest") as consumer:
