@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from insync.plugins.spark import DataLossError, OptionError
-from insync.replication import BlockingAdmin, BlockingProducer
+from insync.replication import BlockingAdmin, BlockingConsumer, BlockingProducer
 from insync.replication.client import UnknownTopicError
 from tests.requires import missing
 
@@ -116,17 +116,27 @@ def transact(servers: str, topic: str, *values: bytes, commits: bool) -> None:
         (producer.commit if commits else producer.abort)()
 
 
+def wait_for_end(servers: str, topic: str, offset: int) -> None:
+    """Until the log ends there: the marker of a transaction follows its commit."""
+    deadline = time.monotonic() + 60
+    with BlockingConsumer(servers) as consumer:
+        while (end := consumer.end_offsets([(topic, 0)])[topic, 0]) != offset:
+            assert time.monotonic() < deadline, end
+
+
 def test_batches_of_what_is_committed_end_at_the_last_stable_offset(
     servers: str, admin: BlockingAdmin, topic: str
 ) -> None:
     admin.create_topic(topic, 1, 3)
     transact(servers, topic, b"1", b"2", commits=True)
     transact(servers, topic, b"gone", commits=False)
+    wait_for_end(servers, topic, 5)
     with BlockingProducer(servers, transactional_id=f"{topic}-open") as other:
         other.begin()
         other.send(topic, b"open")
         other.flush()
         transact(servers, topic, b"3", commits=True)
+        wait_for_end(servers, topic, 8)
         read = partial(reader, servers, subscribe=topic, startingOffsets="earliest")
         committed, everything = read(isolationLevel="read_committed"), read()
         start = committed.initialOffset()
