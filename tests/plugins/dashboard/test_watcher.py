@@ -63,7 +63,8 @@ def test_searches_find_all_that_matches_within_their_bounds(
 ) -> None:
     async def run() -> None:
         async with Admin(node.endpoint) as admin, Producer(node.endpoint) as producer:
-            await admin.create_topic("t", 2, 1, {"min_insync_replicas": 1})
+            # The records are of 1970.
+            await admin.create_topic("t", 2, 1, {"min_insync_replicas": 1, "retention_ms": -1})
             for number in range(1200):
                 await producer.send(
                     "t",
