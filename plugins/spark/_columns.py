@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
@@ -44,6 +46,16 @@ ARROW_TYPES: dict[str, pa.DataType] = {
     HEADERS: pa.list_(pa.field("element", _ARROW_HEADER)),
 }
 """What Spark wants to be given, to the letter."""
+
+
+_LAST_MS = (2**63 - 1) // 1000
+
+
+def micros(times_ms: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Timestamps as Spark counts them, in 64 bits. Those beyond become the last (or the first) of them: a record
+    may name any number of milliseconds, and must not look as if it were of another year.
+    """
+    return np.clip(times_ms, -_LAST_MS, _LAST_MS) * 1000
 
 
 def source_schema(columns: Sequence[str] | None, include_headers: bool) -> StructType:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...storage.batch import BatchInfo, ColumnMemory, PackedColumn, PackedRecords, pack_in_parts
-from ._columns import ARROW_TYPES, HEADERS
+from ._columns import ARROW_TYPES, HEADERS, micros
 
 ROWS = 10_000
 """Of an Arrow batch at most: what Spark takes best lies between 4,000 and 10,000 rows."""
@@ -80,8 +80,7 @@ class Decoder:
         if name == "offset":
             return pa.array(offsets)
         if name == "timestamp":
-            micros = np.frombuffer(packed.timestamps_ms, np.int64) * 1000
-            return pa.array(micros).view(kind)
+            return pa.array(micros(np.frombuffer(packed.timestamps_ms, np.int64))).view(kind)
         if name == "timestampType":
             kinds = {bool(info.attributes & _LOG_APPEND_TIME) for info in infos}
             if len(kinds) == 1:

@@ -44,7 +44,10 @@ class Subscription:
         if not text:
             raise OptionError(f"{given[0]} is empty")
         if given[0] == "subscribe":
-            return cls(topics=tuple(sorted({name.strip() for name in text.split(",") if name.strip()})))
+            names = {name.strip() for name in text.split(",") if name.strip()}
+            if not names:
+                raise OptionError(f"subscribe is {text!r}; it names no topic")
+            return cls(topics=tuple(sorted(names)))
         if given[0] == "subscribePattern":
             try:
                 re.compile(text)
@@ -182,6 +185,8 @@ def parse_offsets(name: str, text: str) -> Offsets:
         for partition, offset in by_partition.items():
             if not partition.isdecimal() or not _is_number(offset):
                 raise OptionError(f"{name}: {topic}-{partition}: {offset!r} is not an offset")
+            if (topic, int(partition)) in offsets:
+                raise OptionError(f"{name} names {topic}-{int(partition)} twice; keep one")
             offsets[topic, int(partition)] = offset
     return offsets
 

@@ -128,8 +128,8 @@ class Options:
             raise OptionError(f"{name} is {value!r}; it must be true or false")
         return value.strip().lower() == "true"
 
-    def number(self, name: str, default: int | None, least: int = 1) -> Any:
-        """A whole number, at least `least`."""
+    def number(self, name: str, default: int | None, least: int = 1, most: int | None = None) -> Any:
+        """A whole number from `least` to `most`."""
         value = self._values.get(name)
         if value is None:
             return default
@@ -139,6 +139,8 @@ class Options:
             raise OptionError(f"{name} is {value!r}; it must be a whole number") from None
         if number < least:
             raise OptionError(f"{name} is {number}; it must be at least {least}")
+        if most is not None and number > most:
+            raise OptionError(f"{name} is {number}; it must be at most {most}")
         if number > MOST:
             raise OptionError(f"{name} is {number}; it must be at most {MOST}, as all numbers have 64 bits")
         return number

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, get_args
 
 import attrs
@@ -15,13 +17,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, StructType
 
+from ...replication import ReplicationError
 from ...storage.batch import Compression
 from ._clients import admin
 from ._options import Options
 from ._tracebacks import plainly
 from ._transactions import Written, abort_open, check_alone, end_transaction, write_transaction
 from ._workers import Sent, settle
-from ._writing import WriteOptions, write_rows
+from ._writing import LARGEST_BATCH_BYTES, WriteOptions, write_rows
 from .errors import OptionError, SchemaError
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ WRITE_OPTIONS = (
     "deliveryTimeoutMs",
 )
 _TEXT = (BinaryType, StringType)
+_log = logging.getLogger("insync.spark")
 
 
 def write_options(options: Options, schema: StructType) -> WriteOptions:
@@ -71,7 +75,7 @@ def write_options(options: Options, schema: StructType) -> WriteOptions:
         transactional=transactional,
         transaction_timeout_ms=options.number("transactionTimeoutMs", 300_000),
         compression=options.choice("compressionType", "none", get_args(Compression)),  # type: ignore[arg-type]
-        batch_bytes=options.number("batchBytes", 1_000_000, least=1024),
+        batch_bytes=options.number("batchBytes", 1_000_000, least=1024, most=LARGEST_BATCH_BYTES),
         delivery_timeout_ms=options.number("deliveryTimeoutMs", 120_000),
     )
     with admin(found.connection) as client:
@@ -126,6 +130,18 @@ def _end(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], 
             end_transaction(options, message.written, committed=committed)
 
 
+@contextmanager
+def _not_hiding(what: str) -> Iterator[None]:
+    """Spark shows an error of `abort` in place of the one for which it aborts, so it is only logged.
+
+    What could not be aborted is, by whoever writes next under its id or by its timeout.
+    """
+    try:
+        yield
+    except ReplicationError as error:
+        _log.warning("%s failed and could not be aborted: %s", what, error)
+
+
 class InsyncWriter(Sent, DataSourceArrowWriter):
     """A batch query's rows into topics."""
 
@@ -151,10 +167,11 @@ class InsyncWriter(Sent, DataSourceArrowWriter):
     @plainly
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """What was written stays, but in a transaction: a log takes nothing else back."""
-        if self._options.transactional:
-            # Tasks that were killed have told of nothing, and may have written.
-            abort_open(self._options, self._transactional_id)
-        self._forget()
+        with _not_hiding("a job"):
+            if self._options.transactional:
+                # Tasks that were killed have told of nothing, and may have written.
+                abort_open(self._options, self._transactional_id)
+            self._forget()
 
     def _forget(self) -> None:
         if self._options.exactly_once:
@@ -196,4 +213,5 @@ class InsyncStreamWriter(Sent, DataSourceStreamArrowWriter):
     @plainly
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """The batch comes again, and goes on where this one stopped; in a transaction it starts over."""
-        _end(self._options, messages, committed=False)
+        with _not_hiding(f"batch {batchId}"):
+            _end(self._options, messages, committed=False)

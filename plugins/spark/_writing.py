@@ -2,7 +2,8 @@
 
 With `exactly_once` the task has a producer of its own, by a name that it has whenever it is run again. A later
 run asks the leaders what is there, leaves out as many rows of each partition, and fences the earlier run with its
-first batch. That needs rows that come again in the same order; how they are cut into batches may differ.
+first batch. That needs rows that come again in the same order; how they are cut into batches may differ. The last
+row that is left out is compared with the one in the log, so that rows which came otherwise are not left out unseen.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import trio
 
-from ...replication.client import BatchProducer, NamedProducer
+from ...replication.client import BatchProducer, NamedProducer, RecordTooLargeError
 from ...storage.batch import (
     SEQUENCE_MODULUS,
     ArrowColumn,
@@ -27,13 +28,16 @@ from ...storage.batch import (
     partition_keys,
 )
 from ._options import Connection, settled
+from ._repeated import LastRow, last_rows
 from ._workers import settle
 from .errors import NotRepeatableError, SchemaError
 
 _GATHERED_BYTES = 8 << 20
 """Of rows that are cut into batches at once, at most, so that many partitions get batches worth sending."""
-_ROOM_FOR_ONE = 64 << 20
-"""For a record that alone is larger than a batch: whether it is too large is for the topic's nodes to say."""
+LARGEST_BATCH_BYTES = 64 << 20
+"""Of a batch, also of one record that alone is larger than `batchBytes`: below this the topic's nodes say what is
+too large.
+"""
 _RUN = 4096
 """Rows without a key or partition go to one partition in runs of so many."""
 
@@ -120,6 +124,8 @@ class _PartitionProgress:
     """Of the next row to be written."""
     skip: int = 0
     """Rows that an earlier run has written, still to come."""
+    last: LastRow | None = None
+    """The last of them, unless nobody can say any more what it was."""
 
 
 class Rows:
@@ -165,6 +171,7 @@ class Rows:
         edges = np.searchsorted(parts[order], np.arange(len(progress) + 1))
         for number in np.flatnonzero(np.diff(edges)):
             mine = order[edges[number] : edges[number + 1]]
+            mine = self._behind(topic, int(number), progress[number], rows, mine)
             await self._send(topic, int(number), progress[number], cutter, mine)
 
     async def _open(self, topic: str) -> list[_PartitionProgress]:
@@ -175,10 +182,12 @@ class Rows:
         ]
         if self._options.exactly_once and self._who.producer_epoch > 0:
             found = await self._producer.written(self._who.producer_id, [(topic, n) for n in range(count)])
+            ends = {at: written.last_offset for at, written in found.items() if written.last_sequence > 0}
+            last = await last_rows(self._options.connection, ends)
             for at, written in found.items():
                 # From 1 on, the last sequence is how many: a task writes less than wraps it.
                 done = max(0, written.last_sequence)
-                progress[at.partition] = _PartitionProgress(done + 1, done)
+                progress[at.partition] = _PartitionProgress(done + 1, done, last.get(at))
         return progress
 
     def _partitions(
@@ -199,6 +208,24 @@ class Rows:
             parts = np.where(unkeyed, (self._part + places // _RUN) % count, parts)
         return parts
 
+    def _behind(
+        self,
+        topic: str,
+        partition: int,
+        state: _PartitionProgress,
+        rows: pa.RecordBatch,
+        mine: np.ndarray[Any, Any],
+    ) -> np.ndarray[Any, Any]:
+        """Those of a partition's rows that no earlier run has written.
+
+        Raises NotRepeatableError if the last row that one has written is not the one that comes in its place.
+        """
+        passed = min(state.skip, len(mine))
+        state.skip -= passed
+        if passed and not state.skip and state.last is not None:
+            state.last.check(f"{topic}-{partition}", rows, int(mine[passed - 1]))
+        return mine[passed:]
+
     async def _send(
         self,
         topic: str,
@@ -207,9 +234,6 @@ class Rows:
         cutter: _Cutter,
         rows: np.ndarray[Any, Any],
     ) -> None:
-        passed = min(state.skip, len(rows))
-        state.skip -= passed
-        rows = rows[passed:]
         while len(rows):
             batch, taken = cutter.cut(rows, self._who, state.sequence)
             state.sequence = (state.sequence + taken) % SEQUENCE_MODULUS
@@ -252,7 +276,14 @@ class _Cutter:
         try:
             return self._builder.build(rows, now, **stamp)
         except BatchTooLargeError:
-            return self._of(_ROOM_FOR_ONE).build(rows[:1], now, **stamp)
+            pass
+        try:
+            return self._of(LARGEST_BATCH_BYTES).build(rows[:1], now, **stamp)
+        except BatchTooLargeError as error:
+            raise RecordTooLargeError(
+                f"a row is too large: it does not fit a batch of {LARGEST_BATCH_BYTES} bytes, the largest that "
+                "this sink writes; leave it out, or cut its value into several rows"
+            ) from error
 
 
 def _column(rows: pa.RecordBatch, name: str) -> pa.Array | None:

@@ -39,10 +39,13 @@ _ACKS_ALL = -1
 
 
 class Written(NamedTuple):
-    """What a producer has committed in a partition: the sequence of its last record, -1 for none, and its epoch."""
+    """What a producer has committed in a partition: sequence and offset of its last record, -1 for none, and its
+    epoch.
+    """
 
     last_sequence: int
     producer_epoch: int
+    last_offset: int = -1
 
 
 class NamedProducer(NamedTuple):
@@ -346,7 +349,7 @@ class _Describe(PerLeader[Written]):
         return m.DescribeProducersRequest(producer_id=self._producer_id, partitions=names)
 
     def _value(self, result: m.DescribeProducersResult) -> Written:
-        return Written(result.last_sequence, result.producer_epoch)
+        return Written(result.last_sequence, result.producer_epoch, result.last_offset)
 
     def _failure(self, result: m.DescribeProducersResult) -> ClientError | None:
         if result.error == ErrorCode.NONE and not result.settled:

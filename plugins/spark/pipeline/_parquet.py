@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from datetime import date
 from pathlib import Path
 
 import attrs
@@ -15,12 +16,20 @@ import pyarrow.parquet as pq
 COMPRESSION = "zstd"
 
 
+_DAY_US = 86_400_000_000
+_FIRST_DAY, _LAST_DAY = ((day - date(1970, 1, 1)).days for day in (date.min, date.max))
+
+
 @attrs.frozen
 class ByDate:
-    """`date=2026-01-31`, by the record's timestamp in UTC."""
+    """`date=2026-01-31`, by the record's timestamp in UTC.
+
+    A day that no date can name, as of a producer that counts in microseconds, is 9999-12-31 (or 0001-01-01).
+    """
 
     def folders(self, batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
-        dates = pc.floor_temporal(batch.column("timestamp"), unit="day").cast(pa.date32())
+        days = batch.column("timestamp").view(pa.int64()).to_numpy() // _DAY_US
+        dates = pa.array(np.clip(days, _FIRST_DAY, _LAST_DAY).astype(np.int32)).view(pa.date32())
         return [
             (f"date={date}", batch.filter(pc.equal(dates, date))) for date in pc.unique(dates).to_pylist()
         ]

@@ -6,7 +6,7 @@ import html
 import io
 import os
 from collections.abc import Iterable
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ _KEYS = 15
 _LEAST_ROWS = 6
 _MOST_DOTS = 200
 _LEAST_TIME = timedelta(minutes=2)
+_EARLIEST, _LATEST = (at.replace(microsecond=0, tzinfo=UTC) for at in (datetime.min, datetime.max))
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <style>
@@ -145,7 +146,7 @@ def _scale(report: StatsReport, by_time: tuple[Any, ...], volume: Any, keys: Any
     for axes in by_time:
         axes.set_ylim(0, max(1.0, axes.get_ylim()[1]))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlim(first - room, last + room)
+        axes.set_xlim(first - min(room, first - _EARLIEST), last + min(room, _LATEST - last))
         where = AutoDateLocator(tz=UTC)
         axes.xaxis.set_major_locator(where)
         axes.xaxis.set_major_formatter(ConciseDateFormatter(where, tz=UTC))

@@ -23,6 +23,7 @@ from ....storage.batch import (
     StorageError,
     pack_in_parts,
 )
+from .._columns import micros
 from ._folders import ReplicaFiles
 from ._plan import RANGE_BYTES, grouped, log_start, splits
 from ._scan import Window, next_offsets, windows
@@ -211,7 +212,7 @@ class _Columns:
         if name == "offset":
             return pa.array(self._offsets)
         if name == "timestamp":
-            return pa.array(times_ms * 1000).cast(TYPES[name][0])
+            return pa.array(micros(times_ms)).cast(TYPES[name][0])
         if name == "timestampType":
             return pa.array((self._batches["attributes"] & _LOG_APPEND_TIME != 0).astype(np.int32))
         if name == "sequence":

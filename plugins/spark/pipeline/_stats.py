@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _COLUMNS = ("key", "value", "partition", "offset", "timestamp")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST, _LAST = (
+    (day.replace(tzinfo=UTC) - _EPOCH) // timedelta(minutes=1) for day in (datetime.min, datetime.max)
+)
+"""Minutes that a datetime can name."""
 
 
 @attrs.frozen
@@ -189,14 +194,15 @@ def _by_partition(records: DataFrame, spans: Mapping[int, Span]) -> list[Partiti
 def _by_minute(records: DataFrame) -> list[Minute]:
     from pyspark.sql import functions as f
 
-    minute = f.floor(f.col("ms") / 60_000).alias("minute")
+    # Times that datetime cannot name, as of a producer that counts in microseconds, count as the last minute.
+    minute = f.least(f.greatest(f.floor(f.col("ms") / 60_000), f.lit(_FIRST)), f.lit(_LAST)).alias("minute")
     rows = records.groupBy(minute).agg(
         f.count("*").alias("records"),
         f.sum("size").alias("bytes"),
         f.count_if(f.col("late_ms") > 0).alias("late"),
     )
     return [
-        Minute(datetime.fromtimestamp(row["minute"] * 60, UTC), row["records"], row["bytes"], row["late"])
+        Minute(_EPOCH + timedelta(minutes=row["minute"]), row["records"], row["bytes"], row["late"])
         for row in rows.orderBy("minute").collect()
     ]
 

@@ -401,7 +401,15 @@ def _as_ours(error: Exception) -> Exception:
     lines = [line for line in text.splitlines() if line.startswith("insync.")]
     if lines:
         return PipelineError(lines[-1].partition(": ")[2] or lines[-1])
-    return PipelineError(f"Spark failed: {text.strip().splitlines()[0]}") if text.strip() else error
+    said = _raised(text) or next(iter(text.strip().splitlines()), "")
+    return PipelineError(f"Spark failed: {said}") if said else error
+
+
+def _raised(text: str) -> str | None:
+    """The error that the last traceback of Python in a report of Spark ends with."""
+    _, found, traceback = text.rpartition("Traceback (most recent call last):")
+    lines = (line for line in traceback.splitlines() if line and not line[0].isspace())
+    return next(lines, None) if found else None
 
 
 @contextmanager

@@ -112,3 +112,12 @@ def test_large_values_make_small_batches() -> None:
         for batch in Decoder("t", 0, ("value",)).decode(data, scan(data, verify_crc=False), 0, 999)
     ]
     assert len(sizes) == 4 and max(sizes) <= _decode.BYTES
+
+
+def test_times_that_microseconds_cannot_hold_are_the_last_of_all() -> None:
+    """A record may name any time, and 2^62 ms must not be 1970."""
+    times = [1, 1_700_000_000_000_000, 2**62, 2**63 - 1]
+    data = log_of([([(None, b"%d" % time, time, []) for time in times], "none", False)])
+    (batch,) = Decoder("t", 0, ("timestamp",)).decode(data, scan(data), 0, 9)
+    last = (2**63 - 1) // 1000 * 1000
+    assert batch.column("timestamp").view(pa.int64()).to_pylist() == [1000, times[1] * 1000, last, last]

@@ -92,6 +92,8 @@ def test_what_is_no_time(text: str) -> None:
         ({}, "exactly one of subscribe, subscribePattern and assign must be given, not none"),
         ({"subscribe": "a", "assign": "{}"}, "not subscribe and assign"),
         ({"subscribe": " "}, "subscribe is empty"),
+        ({"subscribe": ", ,"}, "subscribe is ', ,'; it names no topic"),
+        ({"subscribe": "t", "startingOffsets": '{"t":{"0":1,"00":5}}'}, "names t-0 twice"),
         ({"subscribePattern": "("}, "not a regular expression"),
         ({"assign": "[1]"}, "must be JSON such as"),
         ({"assign": '{"t":"0"}'}, "must be a list"),

@@ -177,6 +177,9 @@ VALUE = "CAST('x' AS BINARY) AS value"
         bad("neither an option nor a column says which topic", VALUE),
         bad("topic 'nowhere': UNKNOWN_TOPIC_OR_PARTITION", VALUE, topic="nowhere"),
         bad("unknown option 'acks'", VALUE, topic="t", acks="1"),
+        bad(
+            "batchBytes is 67108865; it must be at most 67108864", VALUE, topic="t", batchBytes=str(2**26 + 1)
+        ),
         bad("compressionType is 'rar'", VALUE, topic="t", compressionType="rar"),
         bad("no node could be reached", VALUE, topic="t", servers="127.0.0.1:1"),
     ],

@@ -189,6 +189,17 @@ def test_a_job_counts_as_a_whole(spark: SparkSession, servers: str, admin: Block
     assert decided(servers, topic) == list(range(3000))
 
 
+def test_a_job_that_cannot_be_aborted_tells_why_it_failed(
+    spark: SparkSession, servers: str, admin: BlockingAdmin, topic: str
+) -> None:
+    """Not why it could not be aborted, which Spark would tell in its place, with all stacks of Java."""
+    admin.create_topic(topic, 1, 1, SOLE)
+    writer = exactly_once(spark.range(1).selectExpr("'x' AS value"), transactional=True)
+    with pytest.raises(Exception, match="INVALID_TRANSACTION_TIMEOUT") as caught:
+        writer.options(servers=servers, topic=topic, transactionTimeoutMs="1000000000").save()
+    assert len(str(caught.value).splitlines()) < 12
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

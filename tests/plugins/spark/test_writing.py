@@ -9,6 +9,7 @@ import pytest
 
 from insync.plugins.spark import NotRepeatableError
 from insync.replication import BlockingAdmin, BlockingConsumer, ReplicationError
+from insync.replication.client import RecordTooLargeError
 from tests.requires import missing
 
 try:
@@ -88,6 +89,45 @@ def test_rows_that_do_not_come_again_are_told_of(
     with pytest.raises(NotRepeatableError, match=f"{topic}-0: .* has written 100 rows more"):
         write_rows(options(servers, topic), rows(0, 200), topic, 0)
     assert len(values(servers, topic)) == 300
+
+
+def test_rows_that_come_otherwise_are_told_of(
+    servers: str, admin: BlockingAdmin, topic: str, small: None
+) -> None:
+    """The source lost its oldest rows between two runs: as many later ones must not be taken for written."""
+    admin.create_topic(topic, 2, 1, SOLE)
+    with pytest.raises(RuntimeError, match="planted"):
+        write_rows(options(servers, topic), stopped(rows(0, 600)), topic, 0)
+    written = values(servers, topic)
+    with pytest.raises(NotRepeatableError, match="has written other rows than came this time: offset"):
+        write_rows(options(servers, topic), rows(400, 2000), topic, 0)
+    assert values(servers, topic) == written
+    assert write_rows(options(servers, topic), rows(0, 1000), topic, 0) == 1000
+    assert sorted(values(servers, topic)) == list(range(1000))
+
+
+def test_what_was_deleted_from_the_target_is_not_written_again(
+    servers: str, admin: BlockingAdmin, topic: str, small: None
+) -> None:
+    admin.create_topic(topic, 2, 1, SOLE)
+    with pytest.raises(RuntimeError, match="planted"):
+        write_rows(options(servers, topic), stopped(rows(0, 600)), topic, 0)
+    first = set(values(servers, topic))
+    admin.delete_records({(topic, 0): -1, (topic, 1): -1})
+    assert write_rows(options(servers, topic), rows(0, 1000), topic, 0) == 1000
+    with BlockingConsumer(servers, auto_offset_reset="earliest") as consumer:
+        ends = consumer.end_offsets(consumer.assign_topic(topic))
+    assert first and sum(ends.values()) == 1000
+
+
+def test_a_row_beyond_all_batches_is_told_of(
+    servers: str, admin: BlockingAdmin, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("insync.plugins.spark._writing.LARGEST_BATCH_BYTES", 10_000)
+    admin.create_topic(topic, 1, 1, SOLE)
+    large = pa.record_batch({"value": pa.array([b"x" * 20_000], pa.binary())})
+    with pytest.raises(RecordTooLargeError, match="does not fit a batch of 10000 bytes"):
+        write_rows(options(servers, topic), iter([large]), topic, 0)
 
 
 def test_a_run_that_is_still_alive_is_fenced(

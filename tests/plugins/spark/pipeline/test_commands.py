@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from insync.plugins.spark.pipeline.command import _as_ours
 from insync.replication import BlockingAdmin
 from insync.replication.cli import main
 
@@ -154,6 +155,17 @@ def test_damage_in_an_export_is_one_line(
     err = capfd.readouterr().err
     [said] = [each for each in err.splitlines() if each.startswith("insync:")]
     assert "offset 50: CRC-32C does not match; insync pipeline audit says what else" in said
+
+
+def test_what_a_task_meets_is_told_though_it_is_not_ours(spark: SparkSession) -> None:
+    """Spark's report begins with a line that says nothing."""
+
+    def broken(batches: object) -> NoReturn:
+        raise OverflowError("planted")
+
+    with pytest.raises(Exception) as caught:
+        spark.range(1).mapInArrow(broken, "id LONG").collect()
+    assert str(_as_ours(caught.value)) == "Spark failed: OverflowError: planted"
 
 
 def test_without_java(here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,7 @@ from . import data_folders as data
 try:
     import pyarrow as pa
     import pyarrow.dataset as ds
+    import pyarrow.parquet as pq
 
     from insync.plugins.spark.pipeline import (
         DamagedSegmentError,
@@ -101,6 +102,21 @@ def test_every_record_as_it_is(spark: SparkSession, folder: Path, tmp_path: Path
     assert table["headers"][0].as_py() == [{"key": "h", "value": b"0"}]
     days = {str(time.date()) for time in table["timestamp"].to_pylist()}
     assert {path.name.removeprefix("date=") for path in (tmp_path / "out").glob("date=*")} == days
+
+
+def test_days_that_no_calendar_has(spark: SparkSession, tmp_path: Path) -> None:
+    """Of a producer that writes microseconds where milliseconds belong, and of one that writes anything."""
+    times = [data.TIME_MS, data.TIME_MS * 1000, 2**62]
+    batch = build_batch([None] * 3, [b"x"] * 3, timestamps_ms=times)
+    folder, out = data.write_folder(tmp_path / "node-1", 1, {0: [(0, batch)]}), tmp_path / "out"
+    assert export(spark, FolderInput(folder, data.TOPIC), out).rows == 3
+    parts = {path.name: pq.read_table(path) for path in out.glob("date=*")}
+    found = {day: table["timestamp"].cast(pa.int64()).to_pylist() for day, table in parts.items()}
+    last = (2**63 - 1) // 1000 * 1000
+    assert found == {
+        "date=2023-11-14": [times[0] * 1000],
+        "date=9999-12-31": [times[1] * 1000, last],
+    }
 
 
 def test_the_next_run_has_only_what_is_new(spark: SparkSession, folder: Path, tmp_path: Path) -> None:

@@ -102,6 +102,20 @@ def test_a_topic_without_records(spark: SparkSession, tmp_path: Path) -> None:
     assert (report.records, report.keys, report.minutes, report.late_quantiles_ms) == (0, 0, [], {})
 
 
+def test_times_that_no_calendar_has(spark: SparkSession, tmp_path: Path) -> None:
+    """Of a producer that writes microseconds where milliseconds belong, and of one that writes anything."""
+    times = [data.TIME_MS, data.TIME_MS * 1000, 2**62, 2**63 - 1]
+    batch = build_batch([None] * 4, [b"x"] * 4, timestamps_ms=times)
+    folder = data.write_folder(tmp_path / "node-1", 1, {0: [(0, batch)]})
+    report = stats(spark, FolderInput(folder, data.TOPIC), plot=tmp_path / "a.png", html=tmp_path / "a.html")
+    last = datetime(9999, 12, 31, 23, 59, tzinfo=UTC)
+    assert [(each.at, each.records) for each in report.minutes] == [
+        (datetime.fromtimestamp(data.TIME_MS // 60_000 * 60, UTC), 1),
+        (last, 3),
+    ]
+    assert report.late == 0
+
+
 def made_up(minutes: int, keys: list[bytes | None]) -> StatsReport:
     begin = datetime(2026, 1, 1, 23, 59, tzinfo=UTC)
     return StatsReport(
