@@ -160,10 +160,15 @@ class JsonSession(Session):
 
     async def keep(self) -> None:
         with self.renewals:
+            renewed = time.monotonic()  # at the earliest: before the file is asked
             while not self.expired.is_set():
                 await trio.sleep(self.timeout_ms / 4_000)
+                asked = time.monotonic()
                 with suppress(StoreUnavailableError, StoreCorruptError):
                     await self.store.run(self.store.file.change, self._renew)
+                    renewed = asked
+                if time.monotonic() - renewed >= self.timeout_ms / 1_000:
+                    self.expired.set()  # nobody says so while the file cannot be used, and it must have ended
 
     def _renew(self, state: State) -> None:
         if str(self.id) in state.raw["sessions"]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import trio
 
 from insync.replication.metadata import (
     InvalidStoreUrlError,
@@ -67,6 +68,14 @@ async def test_foreign_files_and_failing_disks_are_told_as_such(tmp_path: Path) 
         (tmp_path / "meta.json.draft").mkdir()
         assert isinstance(await store.commit([], [Put("k", b"")]), Unknown)
         assert (await store.get("k")).entry is None
+
+
+async def test_a_session_that_cannot_be_renewed_counts_as_ended(tmp_path: Path) -> None:
+    async with json_store.JsonStore(str(tmp_path / "meta.json")) as store:
+        session = await store.open_session(500)
+        (tmp_path / "meta.json.draft").mkdir()
+        with trio.fail_after(30):
+            await session.expired.wait()
 
 
 def test_url_of_the_worked_store(tmp_path: Path) -> None:
