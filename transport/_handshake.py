@@ -45,6 +45,10 @@ _PROOF_BYTES = 4096
 _WRONG_SECRET = "the secrets differ: give all nodes and clients of a cluster the same secret_file"
 _WRONG_NODE_SECRET = "the nodes' secrets differ: give all nodes, and served stores, the same node_secret_file"
 
+_NAMELESS = (
+    "the transport says that its links authenticate their peers, and this link names nobody (peer_name)"
+)
+
 
 @attrs.frozen
 class Refusal:
@@ -249,7 +253,8 @@ def _judge_proof(mine: Hello, theirs: Hello, *, as_node: bool) -> Refusal | None
 def _judge_name(link: Link, mine: Hello, theirs: Hello, dialer: bool) -> Refusal | None:
     """A certificate speaks for one node, for a served store or for the clients, of one cluster."""
     if link.peer_name is None:
-        return None
+        # Such addresses need no secret, so whoever comes would be let in.
+        return Refusal(Status.AUTHENTICATION_FAILED, _NAMELESS) if link.caps.authenticated else None
     cluster, _, who = link.peer_name.removeprefix("isr://").partition("/")
     # Who listens and is no node serves a store; clients listen nowhere.
     unnumbered = _STORE if dialer else _CLIENT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from contextlib import suppress
 
 import trio
 import trio.testing
@@ -359,6 +360,33 @@ async def an_aborting_peer_invents_nothing(env: Env) -> None:
                     await other.send(message(b"x"), ())
         except LinkBroken:
             return
+
+
+@case("E")
+async def an_end_inside_a_frame_is_no_clean_end(env: Env) -> None:
+    """LinkBroken when a peer goes while a frame of it comes in: EndOfLink says that all had come."""
+    payload = bytes(8 << 20)
+    ends: list[type[Exception] | None] = []
+
+    async def send(link: Link) -> None:
+        with suppress(LinkBroken, LinkClosed):
+            await link.send(message(b"cut", [payload]), [payload])
+
+    async def recv(link: Link) -> None:
+        try:
+            await receive(link)
+            ends.append(None)
+        except (EndOfLink, LinkBroken) as error:
+            ends.append(type(error))
+
+    async with pair(env) as (one, other), trio.open_nursery() as nursery:
+        before = other.received
+        nursery.start_soon(send, one)
+        nursery.start_soon(recv, other)
+        while not ends and other.received == before:
+            await trio.lowlevel.checkpoint()
+        one.abort()
+    assert ends != [EndOfLink], "the end of a link inside a frame was told as EndOfLink"
 
 
 @case("E")

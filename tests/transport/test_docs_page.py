@@ -40,6 +40,22 @@ async def test_message_example_conforms(case: Case) -> None:
         await run_case(case, NAMES["PacketEnv"](folder))
 
 
+async def test_an_end_inside_a_frame_that_looks_clean_is_found() -> None:
+    """In a message transport, whose frames the kit cannot cut where it likes."""
+    (block,) = [block for block in BLOCKS if "class PacketTransport" in block]
+    names = dict(NAMES)
+    broken = block.replace("EndOfLink if self._lengths is None else LinkBroken", "EndOfLink")
+    assert broken != block
+    exec(compile(broken, "broken", "exec"), names)
+    case_name = "E_an_end_inside_a_frame_is_no_clean_end"
+    with tempfile.TemporaryDirectory() as folder:
+        env = NAMES["PacketEnv"](folder)
+        env.transport = names["PacketTransport"]()
+        (case,) = [case for case in cases_for(env) if case.name == case_name]
+        with pytest.raises(AssertionError, match="inside a frame was told as EndOfLink"):
+            await run_case(case, env)
+
+
 async def test_a_dead_listeners_door_is_taken_over(tmp_path: Path) -> None:
     transport = NAMES["PipeTransport"]()
     endpoint = transport.parse(NAMES["URL"].parse(f"pipe://{tmp_path}/door"))

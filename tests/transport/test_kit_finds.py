@@ -245,6 +245,17 @@ class FalseNames(with_links(peer_name=property(lambda self: "isr://other/client"
     caps = Capabilities(same_host_only=True, half_close=True, authenticated=True, one_process=True)
 
 
+class NamesNobody(MemoryTransport):
+    """Says that its links authenticate, so that it needs no secret anywhere, and lets everybody in."""
+
+    caps = Capabilities(same_host_only=True, half_close=True, authenticated=True, one_process=True)
+
+    async def connect(self, endpoint):
+        link = await super().connect(endpoint)
+        link.caps = self.caps
+        return link
+
+
 # I: determinism.
 
 
@@ -276,6 +287,7 @@ BROKEN = [
     ("G_a_slow_peer_does_not_slow_another", with_links(send=slow_all)),
     ("H_the_newest_incarnation_wins", with_links(recv_hello=nameless)),
     ("H_strangers_are_refused", FalseNames),
+    ("H_strangers_are_refused", NamesNobody),
     ("I_the_same_seed_gives_the_same_trace", with_links(send=by_the_wall)),
 ]
 
