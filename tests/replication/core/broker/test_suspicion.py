@@ -374,6 +374,6 @@ def test_who_may_come_back_is_looked_at_in_each_period(
     """Whoever has just answered need not be."""
     watcher = Watcher(LEADER)
     suspicion, now = watcher.broker.suspicion, watcher.broker.context.now
-    watch = _Watch(heard=now, suspected=node(LEADER) if is_suspected else None)
+    watch = _Watch(since=now, heard=now, incarnation=None, suspected=node(LEADER) if is_suspected else None)
     due = suspicion._next_look_at(watch, node(LEADER) if is_there else None)
     assert due == pytest.approx(now + periods * TIMEOUT / LOOKS)
