@@ -40,3 +40,8 @@ def unpack(data: bytes | memoryview) -> Any:
         return _decoder.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise PackingError(f"malformed value: {error}") from error
+
+
+def own(value: Any) -> Any:
+    """A value for a caller, who may change it: what is in a copy's state must stay as it was applied."""
+    return unpack(pack(value)) if isinstance(value, list | dict) else value

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from ..client import _arguments as given
 from ._batteries import CounterState, DictMachine, SetState
-from ._packing import pack, unpack
+from ._packing import own, pack, unpack
 from .handle import ObjectReplica
 from .objects import raise_answer
 from .replica import Replica
@@ -71,20 +71,21 @@ class ReplicatedDict(Replica):
         With `after` (a `token`) it only includes the writes of the handle with that token, and asks no leader.
         """
         await self.read(after=after)
-        return self._data.get(_key(key), default)
+        return self.get_stale(key, default)
 
     async def items(self, *, after: int | None = None) -> dict[Key, Any]:
         """All current items."""
         await self.read(after=after)
-        return dict(self._data)
+        return self.items_stale()
 
     def get_stale(self, key: Key, default: Any = None) -> Any:
         """The value in this copy: returns at once, and may be outdated."""
-        return self._data.get(_key(key), default)
+        value = self._data.get(_key(key), _NOTHING)
+        return default if value is _NOTHING else own(value)
 
     def items_stale(self) -> dict[Key, Any]:
         """All items of this copy, which may be outdated."""
-        return dict(self._data)
+        return {key: own(value) for key, value in self._data.items()}
 
     def __len__(self) -> int:
         """The number of keys in this copy."""
@@ -104,13 +105,16 @@ class ReplicatedDict(Replica):
 
         async def values() -> AsyncIterator[Any]:
             seen: Any = _NOTHING
+            told = b""
             while True:
                 value = self._data.get(key)
-                if seen is _NOTHING or value != seen:
-                    seen = value
-                    yield value
-                else:
+                if value is seen:
                     await self.moved()
+                    continue
+                # By their bytes: 1 equals True, and a NaN not even itself.
+                seen, before, told = value, told, pack(value)
+                if told != before:
+                    yield unpack(told)
 
         watched = values()
         try:

@@ -14,6 +14,7 @@ import trio
 from ..client import _arguments as given
 from ..client.errors import ClientError
 from ._batteries import Holding, Item, LockState, QueueState
+from ._packing import own
 from ._session import closed
 from .collections import _Battery
 from .errors import StateError
@@ -88,7 +89,7 @@ class ReplicatedQueue(_Battery):
     async def dead_letters(self) -> list[Item]:
         """Items that were delivered too often without an acknowledgement."""
         await self.read()
-        return self._state.dead_letters()
+        return [each._replace(value=own(each.value)) for each in self._state.dead_letters()]
 
     async def requeue_dead(self) -> int:
         """Return all dead letters to the queue; returns their number."""

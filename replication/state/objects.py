@@ -28,7 +28,11 @@ def command(method: F) -> F:
 
 
 def query(method: F) -> F:
-    """A method that only reads. It runs on one copy and may return anything."""
+    """A method that only reads. It runs on one copy and may return anything.
+
+    A caller who changes a list or dict of the state, or reads one in another thread while a command changes it, would
+    make this copy differ from the others: return a copy of it.
+    """
     _check(method, "@query")
     method.__insync_kind__ = "query"  # type: ignore[attr-defined]
     return method

@@ -471,6 +471,57 @@ async def test_a_queue_gives_every_item_to_one_worker(servers: list[str]) -> Non
         assert await two.nack(again) and await one.size() == 1
 
 
+async def test_what_a_dict_gives_is_its_callers_to_change(servers: list[str]) -> None:
+    """Changed in place, the value of one copy would differ, and the digest with it."""
+    async with (
+        ReplicatedDict.open(servers, "d", name="one", digest_every=2) as one,
+        ReplicatedDict.open(servers, "d", name="two", digest_every=2) as two,
+    ):
+        await one.put("cart", {"teapots": [1]})
+        async with one.watch("cart") as values:
+            found = [
+                await one.get("cart"),
+                one.get_stale("cart"),
+                (await one.items())["cart"],
+                one.items_stale()["cart"],
+                await anext(values),
+            ]
+        for each in found:
+            each["teapots"].append(2)
+        assert await one.get("cart") == await two.get("cart") == {"teapots": [1]}
+        assert await one.put_if("cart", {"teapots": [1]}, found[0])
+        for each in (one, two):
+            assert await each.get("cart") == {"teapots": [1, 2]}
+        for number in range(10):
+            cart = await one.get("cart")
+            cart["teapots"].append(number)
+            await one.put("cart", cart)
+        assert await two.get("cart") == await one.get("cart")
+        await two.read(after=await one.read())
+        assert one.applied == two.applied and one.digest() == two.digest()
+
+
+async def test_dead_letters_are_their_callers_to_change(servers: list[str]) -> None:
+    async with ReplicatedQueue.open(servers, "q", name="one") as one:
+        await one.put(["a"])
+        for _ in range(5):
+            item = await one.take_nowait()
+            assert item is not None and await one.nack(item)
+        (dead,) = await one.dead_letters()
+        dead.value.append("b")
+        assert [each.value for each in await one.dead_letters()] == [["a"]]
+
+
+async def test_a_watch_goes_by_what_a_value_is_and_not_by_what_it_equals(servers: list[str]) -> None:
+    async with ReplicatedDict.open(servers, "d", name="one") as one, one.watch("k") as values:
+        for value in (None, 1, True, 1.0, float("nan"), "end"):
+            if value is not None:
+                await one.put("k", value)
+            with trio.fail_after(40):
+                seen = await anext(values)
+            assert type(seen) is type(value) and (seen == value or value != value)
+
+
 async def test_a_lock_is_held_by_one_and_its_tokens_grow(servers: list[str]) -> None:
     inside, tokens = 0, []
     async with (
