@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import copyreg
+from typing import Any
+
 
 class ReplicationError(Exception):
     """Root of all errors of `insync.replication`; the cause in another room, if any, is its `__cause__`."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copied and pickled without its class's `__init__`, which may take something else than the text."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__ or None  # type: ignore[attr-defined]

@@ -47,7 +47,17 @@ class RecordListTooLargeError(GroupError):
     code = ErrorCode.RECORD_LIST_TOO_LARGE
 
 
-class IllegalGenerationError(GroupError):
+class StaleMemberEpochError(GroupError):
+    """The group has gone on without the member, which poll joins again.
+
+    The partition was given to the member, or taken from it, after the epoch of its request; or, with the classic
+    protocol, one of the errors below.
+    """
+
+    code = ErrorCode.STALE_MEMBER_EPOCH
+
+
+class IllegalGenerationError(StaleMemberEpochError):
     """The group has been rebalanced since the member joined."""
 
     code = ErrorCode.ILLEGAL_GENERATION
@@ -65,7 +75,7 @@ class InvalidGroupIdError(GroupError):
     code = ErrorCode.INVALID_GROUP_ID
 
 
-class UnknownMemberIdError(GroupError):
+class UnknownMemberIdError(StaleMemberEpochError):
     """The group has no such member (any more)."""
 
     code = ErrorCode.UNKNOWN_MEMBER_ID
@@ -143,12 +153,6 @@ class UnsupportedAssignorError(GroupError):
     code = ErrorCode.UNSUPPORTED_ASSIGNOR
 
 
-class StaleMemberEpochError(GroupError):
-    """The partition was given to the member, or taken from it, after the epoch of its request."""
-
-    code = ErrorCode.STALE_MEMBER_EPOCH
-
-
 class InvalidRegularExpressionError(GroupError):
     """The coordinator does not resolve this pattern."""
 
@@ -182,4 +186,5 @@ _REMEDIES = {
     ErrorCode.STALE_MEMBER_EPOCH: "poll again: the member learns its new epoch",
     ErrorCode.INVALID_REGULAR_EXPRESSION: "subscribe by a pattern that the client resolves, or by names",
 }
-add_errors({leaf.code: leaf for leaf in GroupError.__subclasses__()}, _REMEDIES)
+_LEAVES = [*GroupError.__subclasses__(), *StaleMemberEpochError.__subclasses__()]
+add_errors({leaf.code: leaf for leaf in _LEAVES}, _REMEDIES)

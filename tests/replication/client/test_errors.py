@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import pickle
 
 import pytest
@@ -10,7 +11,10 @@ from insync.replication.client import (
     ClientError,
     InvalidSettingError,
     NodeHealth,
+    NoDiskRoomError,
     OffsetOutOfRangeError,
+    StaleMemberEpochError,
+    TopicNotReadyError,
     UnknownServerError,
     error_for,
 )
@@ -18,6 +22,7 @@ from insync.replication.client._settings import bootstrap_urls
 from insync.replication.client.errors import _SELF_EXPLAINING
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import HealthCheck
+from insync.replication.state import CommandError, CommandTooLargeError
 
 CODES = [code for code in ErrorCode if code is not ErrorCode.NONE]
 
@@ -49,9 +54,31 @@ def test_a_code_from_the_future_is_told_by_its_number():
 def test_errors_survive_pickling_with_what_they_know():
     error = OffsetOutOfRangeError("gone", outcome="unknown")
     error.offset = 7
-    copy = pickle.loads(pickle.dumps(error))
-    assert (type(copy), str(copy), copy.offset, copy.outcome) == (OffsetOutOfRangeError, "gone", 7, "unknown")
-    assert isinstance(copy, ClientError)
+    twin = pickle.loads(pickle.dumps(error))
+    assert (type(twin), str(twin), twin.offset, twin.outcome) == (OffsetOutOfRangeError, "gone", 7, "unknown")
+    assert isinstance(twin, ClientError)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NoDiskRoomError(2, 10, 5),
+        TopicNotReadyError("t", "id", 1, 3, 500),
+        CommandError("Sold", "12A"),
+        CommandTooLargeError("11 bytes"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_that_are_not_made_of_a_text_survive_pickling_and_copying(error):
+    """A pool of processes hands errors on so; one that cannot be read again breaks the pool."""
+    for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error), pickle.loads(pickle.dumps(error, 0))):
+        assert type(twin) is type(error) and str(twin) == str(error) and vars(twin) == vars(error)
+
+
+def test_a_member_that_its_group_has_left_behind_has_one_error_in_both_protocols():
+    for code in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID):
+        error = error_for(code, "group 'g': commit")
+        assert isinstance(error, StaleMemberEpochError) and error.code == code
 
 
 def test_bootstrap_servers_may_be_one_string_or_many():
