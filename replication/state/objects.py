@@ -30,8 +30,8 @@ def command(method: F) -> F:
 def query(method: F) -> F:
     """A method that only reads. It runs on one copy and may return anything.
 
-    A caller who changes a list or dict of the state, or reads one in another thread while a command changes it, would
-    make this copy differ from the others: return a copy of it.
+    Return a copy of a list or dict of the state. A caller who changed the original would make this copy differ from
+    the others, and one in another thread may read it while a command changes it.
     """
     _check(method, "@query")
     method.__insync_kind__ = "query"  # type: ignore[attr-defined]
