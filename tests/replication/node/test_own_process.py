@@ -38,7 +38,7 @@ def settings(folder: Path, node_id: int = 1, **more: object) -> NodeSettings:
         data_dir=folder / f"node-{node_id}",
         store=f"sqlite://{folder}/meta.db",
         controlled_shutdown_timeout_ms=2000,
-        **more,  # type: ignore[arg-type]
+        **{"session_timeout_ms": 5000, **more},  # type: ignore[arg-type]
     )
 
 
