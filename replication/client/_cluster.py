@@ -6,6 +6,7 @@ wrong, at once; while a leader is suspected, every 20 to 50 ms; otherwise each `
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from ...transport import (
     Security,
     TransportError,
 )
+from ...transport.repeats import limited
 from .. import wire
 from ..core import messages as m
 from ..core.control.topics import TopicError, check_name
@@ -40,6 +42,10 @@ from .errors import (
     error_for,
 )
 
+log = limited(logging.getLogger("insync.client"))
+
+_MOST_PARTITIONS = 1 << 20
+"""Of one topic; there is a place for each number up to the greatest that a node tells."""
 _LOOK_TIMEOUT = 2.0
 _LONGEST_REST = 0.5
 _QUICK_LOOKS = 100
@@ -415,7 +421,16 @@ class Cluster:
 
     def _apply_topic(self, info: m.TopicInfo, revision: int) -> None:
         told = {p.partition: Leader(p.leader, p.leader_epoch) for p in info.partitions}
-        leaders = [told.get(n, NOBODY) for n in range(max(told, default=-1) + 1)]
+        if not told or not 0 <= min(told) <= max(told) < _MOST_PARTITIONS:
+            log.warning(
+                "%s: metadata with %d partitions, the last of number %d, is not used: no topic is like that; ask "
+                "whether the nodes are sound",
+                info.name,
+                len(told),
+                max(told, default=-1),
+            )
+            return
+        leaders = [told.get(n, NOBODY) for n in range(max(told) + 1)]
         known = self.topics.get(info.name)
         former = known.leaders if known is not None else None
         if known is None:

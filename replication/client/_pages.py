@@ -12,6 +12,8 @@ from ..core import messages as m
 PAGE = m.MOST_DESCRIBED
 """Partitions in one answer."""
 _RESTARTS = 10
+_MOST_PAGES = 1_000
+"""Two million partitions: a node that names a next page for ever is not followed."""
 """How often a listing begins again because what it lists was changed meanwhile."""
 
 Ask = Callable[[Any], Awaitable[Any]]
@@ -26,8 +28,9 @@ async def whole_metadata(ask: Ask, request: m.MetadataRequest) -> m.MetadataResp
     for left in reversed(range(_RESTARTS)):
         first: m.MetadataResponse = await ask(request)
         topics = {topic.name: topic for topic in first.topics}
-        cursor, behind = first.next_cursor, 0
-        while cursor is not None:
+        cursor, behind, pages = first.next_cursor, 0, 1
+        while cursor is not None and pages < _MOST_PAGES:
+            pages += 1
             page: m.MetadataResponse = await ask(attrs.evolve(request, cursor=cursor))
             if page.revision < first.revision:
                 # Another node has answered, which has not read as far.
@@ -59,8 +62,9 @@ async def whole_description(ask: Ask, request: m.DescribePartitionsRequest) -> m
     """
     request = attrs.evolve(request, partition_limit=PAGE)
     answer: m.DescribePartitionsResponse = await ask(request)
-    partitions = list(answer.partitions)
-    while answer.next_cursor is not None:
+    partitions, pages = list(answer.partitions), 1
+    while answer.next_cursor is not None and pages < _MOST_PAGES:
+        pages += 1
         answer = await ask(attrs.evolve(request, cursor=answer.next_cursor))
         partitions += answer.partitions
     return attrs.evolve(answer, partitions=partitions)

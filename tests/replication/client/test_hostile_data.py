@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
@@ -14,12 +15,14 @@ from insync.replication.client import (
     CorruptMessageError,
     DecompressionBombError,
     InvalidSettingError,
+    Producer,
     UndecodableError,
     _fetcher,
 )
+from insync.replication.core import messages as m
 from insync.storage.batch import build_batch, crc32c
 
-from .fake_cluster import Partition, fake_cluster
+from .fake_cluster import FakeNode, Partition, fake_cluster
 from .test_consumer import fill, read
 
 MIB = 1 << 20
@@ -267,3 +270,25 @@ async def test_small_fetches_still_take_compressed_batches():
 def test_what_is_neither_is_refused():
     with pytest.raises(InvalidSettingError, match="on_corrupt is 'ignore'; it must be raise or skip"):
         Consumer("mem://x/y", on_corrupt="ignore")
+
+
+@pytest.mark.parametrize("numbers", [[], [-1], [0, -(1 << 31)], [0, 1 << 31], [(1 << 63) - 1]], ids=repr)
+async def test_metadata_of_topics_that_cannot_be_are_not_used(
+    numbers: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A place for each partition up to the greatest number would be all memory there is."""
+    right, told = FakeNode._topic, []
+
+    def topic(self: FakeNode, name: str) -> m.TopicInfo:
+        info = right(self, name)
+        if len(told) >= 3:
+            return info
+        told.append(name)
+        return attrs.evolve(info, partitions=[attrs.evolve(info.partitions[0], partition=n) for n in numbers])
+
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        monkeypatch.setattr(FakeNode, "_topic", topic)
+        async with Producer(cluster.urls) as producer:
+            delivery = await producer.send("t", b"v")
+            assert (await delivery.wait()).offset == 0
+    assert len(told) == 3 and "no topic is like that" in caplog.text

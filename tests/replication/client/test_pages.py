@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from insync.replication.client import _pages
 from insync.replication.client._pages import whole_metadata
 from insync.replication.core import messages as m
 
@@ -52,3 +55,24 @@ async def test_pages_of_nodes_that_are_behind_are_asked_for_ten_times_and_then_a
     first, second = page("a", 0, goes_on=True, revision=5), page("a", 1, goes_on=False, revision=5)
     assert await whole(first, *[late] * 10, second) == ("a", [0, 1])
     assert await whole(first, *[late] * 11, first, second) == ("a", [0, 1])
+
+
+async def test_a_node_that_names_a_next_page_for_ever_is_not_followed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_pages, "_MOST_PAGES", 20)
+    asked = 0
+
+    async def ask(request: m.MetadataRequest) -> m.MetadataResponse:
+        nonlocal asked
+        asked += 1
+        return page("a", 0, goes_on=True)
+
+    answer = await whole_metadata(ask, m.MetadataRequest(topics=["t"]))
+    assert answer.next_cursor is None and asked == _pages._RESTARTS * _pages._MOST_PAGES
+
+    async def described(request: m.DescribePartitionsRequest) -> m.DescribePartitionsResponse:
+        following = m.PartitionName(topic="t", partition=0)
+        return m.DescribePartitionsResponse(node_id=1, incarnation=1, partitions=[], next_cursor=following)
+
+    assert not (await _pages.whole_description(described, m.DescribePartitionsRequest())).partitions
