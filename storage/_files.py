@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +16,17 @@ _IOV_MAX = os.sysconf("SC_IOV_MAX")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
 
+_BASE_OFFSET = re.compile(r"[0-9]{20}")
+_PAST_ALL_OFFSETS = 1 << 63
+
 PartitionKey = tuple[str, int]
+
+
+def base_offset_in(stem: str) -> int | None:
+    """The offset that a segment's files are named after; None for a file of somebody else, which no log reads."""
+    if not _BASE_OFFSET.fullmatch(stem) or int(stem) >= _PAST_ALL_OFFSETS:
+        return None
+    return int(stem)
 
 
 def write_all(fd: int, buffers: Sequence[Buffer], position: int) -> None:

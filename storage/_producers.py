@@ -16,7 +16,7 @@ from typing import NamedTuple
 import attrs
 
 from ._batch_scan import TRANSACTIONAL
-from ._files import replace_file
+from ._files import base_offset_in, replace_file
 from ._log_scan import ProducerScan
 from ._native import lib
 from ._segment import Segment, segment_path
@@ -182,7 +182,7 @@ class ProducerTable:
         if version != _VERSION or not whole or crc32c(data[6:]) != crc:
             return None
         table = cls()
-        table._fill(_ENTRY.iter_unpack(data[_HEADER.size :]), int(path.stem) if path.stem.isdecimal() else 0)
+        table._fill(_ENTRY.iter_unpack(data[_HEADER.size :]), base_offset_in(path.stem) or 0)
         return table
 
     def _fill(self, entries: Iterable[tuple[int, ...]], end_offset: int) -> None:
@@ -229,7 +229,8 @@ class Tail(NamedTuple):
 def snapshots_in(folder: Path) -> list[int]:
     """The offsets at which a partition's folder has snapshots, the latest first."""
     names = (name for name in os.listdir(folder) if name.endswith(SNAPSHOT_SUFFIX))
-    return sorted((int(name.removesuffix(SNAPSHOT_SUFFIX)) for name in names), reverse=True)
+    found = (base_offset_in(name.removesuffix(SNAPSHOT_SUFFIX)) for name in names)
+    return sorted((each for each in found if each is not None), reverse=True)
 
 
 def has_snapshot(folder: Path, offset: int) -> bool:

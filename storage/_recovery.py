@@ -15,7 +15,7 @@ from pathlib import Path
 import attrs
 
 from ._epochs import NO_EPOCH
-from ._files import fsync_folder
+from ._files import base_offset_in, fsync_folder
 from ._log_scan import LogScan, ProducerScan, scan_log
 from ._native import ffi, lib
 from ._producers import Tail, has_snapshot
@@ -50,7 +50,8 @@ def remove_leftovers(folder: Path) -> None:
     names = set(os.listdir(folder))
     for name in names:
         stem, suffix = os.path.splitext(name)
-        orphan = suffix in _INDEXES and f"{stem}{LOG_SUFFIX}" not in names
+        of_segment = suffix in _INDEXES and base_offset_in(stem) is not None
+        orphan = of_segment and f"{stem}{LOG_SUFFIX}" not in names
         if orphan or suffix in _LEFTOVERS:
             (folder / name).unlink()
 
@@ -66,7 +67,7 @@ def open_segments(folder: Path, log_start_offset: int | None, settings: LogSetti
     segment, or begins a log later, writes the new log start first.
     """
     stems = (name.removesuffix(LOG_SUFFIX) for name in os.listdir(folder) if name.endswith(LOG_SUFFIX))
-    bases = sorted(int(stem) for stem in stems if stem.isdecimal())
+    bases = sorted(base for stem in stems if (base := base_offset_in(stem)) is not None)
     if log_start_offset is None:
         log_start_offset = bases[0] if bases else 0
     if bases and bases[0] > log_start_offset:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ._files import fsync_folder
-from ._segment import LOG_SUFFIX, Spot, delete_segment
+from ._segment import Spot, delete_segment, segment_files
 from .settings import UNLIMITED
 
 
@@ -66,7 +66,7 @@ class SetAside:
 
 def remove_below(folder: Path, base_offset: int) -> None:
     """Delete the segments that retention had given up but not yet renamed for good."""
-    bases = [int(path.stem) for path in folder.glob(f"*{LOG_SUFFIX}") if path.stem.isdecimal()]
+    bases = [int(path.stem) for path in segment_files(folder)]
     old = [base for base in bases if base < base_offset]
     for base in sorted(old):
         delete_segment(folder, base)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ._batch_records import records
 from ._batch_scan import scan
 from ._columns import Buffer
-from ._files import fsync_file, replace_file, write_all
+from ._files import base_offset_in, fsync_file, replace_file, write_all
 from ._index import MAX_RELATIVE, OffsetIndex, TimeIndex
 from ._log_scan import LogScan
 from ._native import ffi, lib
@@ -43,6 +43,11 @@ LOOK_UP_PORTION = 16 << 20
 
 def segment_path(folder: Path, base_offset: int, suffix: str) -> Path:
     return folder / f"{base_offset:020d}{suffix}"
+
+
+def segment_files(folder: Path) -> list[Path]:
+    """The `.log` files of a partition in order."""
+    return sorted(path for path in folder.glob(f"*{LOG_SUFFIX}") if base_offset_in(path.stem) is not None)
 
 
 def delete_segment(folder: Path, base_offset: int) -> None:

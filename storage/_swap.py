@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from ._columns import Buffer
-from ._files import fsync_file, fsync_folder, write_all
+from ._files import base_offset_in, fsync_file, fsync_folder, write_all
 from ._log_scan import LogScan, scan_log
 from ._segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
     delete_segment,
+    segment_files,
     segment_path,
 )
 from ._transactions import TRANSACTION_INDEX_SUFFIX, AbortedTransaction, encode_index
@@ -136,7 +137,9 @@ def finish_swaps(folder: Path) -> None:
         return
     unfinished = [int(path.name[:20]) for path in folder.glob(f"{'[0-9]' * 20}.*{CLEANED_SUFFIX}")]
     for path in sorted(folder.glob(f"{'[0-9]' * 20}{LOG_SUFFIX}{SWAP_SUFFIX}")):
-        base = int(path.name[:20])
+        base = base_offset_in(path.name[:20])
+        if base is None:
+            continue
         nothing_moved = segment_path(folder, base, LOG_SUFFIX).exists()
         # Kafka makes several segments out of one too large, and renames them the last first.
         if nothing_moved and any(each <= base for each in unfinished):
@@ -167,7 +170,7 @@ def _end_of(path: Path, base: int) -> tuple[int, tuple[int, int, str] | None]:
 
 
 def _finish(folder: Path, base: int, end: int) -> None:
-    bases = [int(path.stem) for path in folder.glob(f"*{LOG_SUFFIX}") if path.stem.isdecimal()]
+    bases = [int(path.stem) for path in segment_files(folder)]
     for old in sorted(each for each in bases if base < each < end):
         delete_segment(folder, old)
     segment_path(folder, base, LOG_SUFFIX).unlink(missing_ok=True)

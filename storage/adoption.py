@@ -25,7 +25,15 @@ from ._batch_scan import crc32c, scan
 from ._created import CreatedPartitions
 from ._epochs import FILE_NAME as EPOCHS
 from ._epochs import EpochCache
-from ._files import PartitionKey, fsync_file, fsync_folder, read_checkpoint, replace_file, write_checkpoint
+from ._files import (
+    PartitionKey,
+    base_offset_in,
+    fsync_file,
+    fsync_folder,
+    read_checkpoint,
+    replace_file,
+    write_checkpoint,
+)
 from ._partition_folder import make_folder, read_topic_id, write_metadata
 from ._producers import SNAPSHOT_SUFFIX
 from ._segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
@@ -60,6 +68,11 @@ _MAGIC = 2
 _COPIED = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 _UNFINISHED = (".cleaned", ".swap")
 _WINDOW = 64 << 20
+_LARGE = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+"""Files that are mapped or copied, and not read at one go."""
+_MOST_AT_ONCE = {_CHECKPOINT: 1 << 30}
+_MOST_ELSE = 64 << 20
+"""Bytes of files that are: a snapshot of the metadata log, and else."""
 _HEADER_END = struct.Struct(">hiqqqhii")
 """Attributes, last offset delta, two timestamps, producer id, epoch and sequence, record count."""
 _HEADER = struct.Struct(">qiibI")
@@ -135,9 +148,12 @@ def identify(path: Path) -> ForeignIdentity:
 
     Raises ForeignFolderError.
     """
+    _check_files(path)
     meta = path / META
     try:
-        lines = [line.partition("=") for line in meta.read_text().splitlines() if not line.startswith("#")]
+        lines = [
+            line.partition("=") for line in meta.read_text("latin-1").splitlines() if not line.startswith("#")
+        ]
     except (FileNotFoundError, NotADirectoryError):
         raise ForeignFolderError(
             path, [f"it has no {META}: name one of the folders that the broker's log.dirs lists"]
@@ -163,6 +179,35 @@ def identify(path: Path) -> ForeignIdentity:
     return identity
 
 
+def _check_files(path: Path) -> None:
+    """Whatever is read ends, and fits into memory where it is read at one go.
+
+    Raises ForeignFolderError with the FIFOs, devices, sockets, links to nothing and the files that are too large.
+    """
+    problems = []
+    for folder in (path, *_inner(path)):
+        for each in folder.iterdir() if folder.is_dir() else ():
+            if each.is_dir():
+                continue
+            if not each.is_file():
+                problems.append(f"{each} is no file and no folder: move it away")
+            elif each.suffix not in _LARGE and each.stat().st_size > _MOST_AT_ONCE.get(
+                each.suffix, _MOST_ELSE
+            ):
+                problems.append(
+                    f"{each} has {each.stat().st_size} bytes, which no broker has written: move it away"
+                )
+    if problems:
+        raise ForeignFolderError(path, problems)
+
+
+def _inner(path: Path) -> Iterator[Path]:
+    """The folders of partitions, which are read."""
+    for each in path.iterdir() if path.is_dir() else ():
+        if each.is_dir() and (FOLDER_NAME.fullmatch(each.name) or each.name == METADATA_FOLDER):
+            yield each
+
+
 @contextmanager
 def kept_from_kafka(path: Path) -> Iterator[None]:
     """No broker can use the folder while the block lasts.
@@ -171,7 +216,7 @@ def kept_from_kafka(path: Path) -> Iterator[None]:
     """
     try:
         # Open for reading: Kafka's own lock excludes a shared one, and nothing of the folder is touched.
-        fd = os.open(path / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path / _LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         yield
         return
@@ -417,7 +462,7 @@ def _copy_log(source: Path, target: Path, log: ForeignLog, on_bytes: Callable[[i
     first = max(base for base in bases if base <= log.log_start_offset)
     seams = {each.base_offset: each for each in log.seams}
     for path in sorted(source.iterdir()):
-        if path.name != EPOCHS and (path.suffix not in _COPIED or not path.stem.isdecimal()):
+        if path.name != EPOCHS and (path.suffix not in _COPIED or base_offset_in(path.stem) is None):
             assert path.suffix not in _UNFINISHED
             continue
         if path.name != EPOCHS and int(path.stem) < first:

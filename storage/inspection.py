@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ._batch_records import records
 from ._batch_scan import ATTRIBUTES_AT, CONTROL
+from ._files import base_offset_in
 from ._producers import ProducerTable
 from ._verify_index import OFFSET_ENTRY, TIME_ENTRY, read_entries
 from ._walk import Found, walk
@@ -19,6 +20,7 @@ __all__ = [
     "Found",
     "OffsetIndexEntry",
     "TimeIndexEntry",
+    "base_offset_in",
     "batches_in",
     "control_record",
     "offset_index_entries",

@@ -12,7 +12,8 @@ from ._epochs import FILE_NAME as EPOCHS
 from ._files import read_checkpoint
 from ._partition_folder import PARTITION_METADATA
 from ._producers import SNAPSHOT_SUFFIX, ProducerTable
-from ._segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from ._segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from ._segment import segment_files as segment_files
 from ._verify_index import OffsetIndexCheck, TimeIndexCheck
 from .batch import BatchInfo
 from .directory import CLEANED, FOLDER_NAME, HIGH_WATERMARKS, LOG_STARTS, META, RECOVERY_POINTS
@@ -86,11 +87,6 @@ def _is_there(path: Path) -> bool:
         return path.exists()
     except PermissionError:
         return False
-
-
-def segment_files(folder: Path) -> list[Path]:
-    """The `.log` files of a partition in order."""
-    return sorted(path for path in folder.glob(f"*{LOG_SUFFIX}") if path.stem.isdecimal())
 
 
 def verify(

@@ -112,7 +112,7 @@ def _properties(path: Path) -> dict[str, str]:
     """A Java properties file, as far as brokers' settings go: `name=value` or `name: value`, one to a line."""
     found = {}
     try:
-        text = path.read_text()
+        text = path.read_text("latin-1")  # as Java reads it
     except OSError as error:
         raise CommandError(
             f"{path} cannot be read: {error.strerror}; name the broker's server.properties"

@@ -255,10 +255,19 @@ def _must_be_folder(folder: Path) -> None:
 
 
 def _lines(path: Path, records: bool, advance: Callable[[int], None]) -> Iterator[dict[str, Any]]:
-    from ...storage.inspection import offset_index_entries, time_index_entries
+    from ...storage.inspection import base_offset_in, offset_index_entries, time_index_entries
+    from ...storage.verification import segment_files
 
+    if (
+        path.suffix in (".log", ".index", ".timeindex")
+        and path.is_file()
+        and base_offset_in(path.stem) is None
+    ):
+        raise CommandError(
+            f"{path} is not named after an offset in 20 digits, as the files of a log are: rename a copy of it"
+        )
     if path.is_dir():
-        logs = sorted(path.glob("*.log"))
+        logs = segment_files(path)
         if not logs:
             raise CommandError(
                 f"{path} contains no .log file: name a partition's folder, such as data/orders-0"
@@ -274,7 +283,9 @@ def _lines(path: Path, records: bool, advance: Callable[[int], None]) -> Iterato
     elif path.suffix == ".snapshot":
         yield from _snapshot_lines(path)
     elif path.name.endswith(_TABLES):
-        yield from ({"file": path.name, "line": line} for line in path.read_text().splitlines())
+        yield from (
+            {"file": path.name, "line": line} for line in path.read_text(errors="replace").splitlines()
+        )
     else:
         raise CommandError(
             f"{path} is not a file of a log: give a .log, .index, .timeindex, .snapshot or checkpoint"

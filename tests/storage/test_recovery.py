@@ -546,3 +546,32 @@ assert ffi.buffer(view)[8 * count - 8 : 8 * count] == b"\\0\\0N\\x1f" * 2
     )
     assert done.returncode == 0, done.stderr
     assert path.stat().st_size == 99 * 8
+
+
+FOREIGN = (
+    f"{'9' * 60}.log",
+    f"{1 << 63}.log",
+    f"{1 << 63:020}.snapshot",
+    f"{'9' * 20}.log.swap",
+    "0.log",
+    "5.log",
+    "\N{ARABIC-INDIC DIGIT THREE}" * 20 + ".log",
+    "copy.snapshot",
+    "notes.index",
+    f"{'9' * 40}.timeindex",
+)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_files_of_somebody_else_are_no_segments(tmp_path: Path, name: str, clean: bool) -> None:
+    """Offsets have 20 digits in names, and 63 bits: a log neither reads other files nor deletes them."""
+    log = open_disk(tmp_path)
+    fill(log, [2, 3, 1])
+    log.close(clean=clean)
+    (tmp_path / name).write_bytes(b"not ours")
+    log = open_disk(tmp_path)
+    assert log.log_end_offset == 6 and offsets(log) == list(range(6))
+    fill(log, [1])
+    log.close(clean=clean)
+    assert name.endswith(".swap") or (tmp_path / name).read_bytes() == b"not ours"

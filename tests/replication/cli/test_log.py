@@ -293,3 +293,14 @@ def test_a_dump_for_a_pager_leaves_the_terminal_alone(tmp_path: Path) -> None:
     finally:
         os.close(write)
         os.close(read)
+
+
+def test_files_that_are_named_after_no_offset_are_not_shown(tmp_path: Path, capsys: Output) -> None:
+    folder = log_of(build(tmp_path)).parent
+    for name in (f"{'9' * 60}.log", "copy.log", "copy.index", f"{1 << 63}.timeindex"):
+        (folder / name).write_bytes(b"x" * 100)
+        assert main(["log", "dump", str(folder / name)]) == 1
+        assert "is not named after an offset" in capsys.readouterr().err
+    assert main(["log", "dump", str(folder), "--json"]) == 0
+    assert all(each["file"] == f"{0:020}.log" for each in lines(capsys) if "file" in each)
+    assert main(["log", "verify", str(folder)]) == 0

@@ -6,6 +6,7 @@ The metadata records are written here byte for byte as Kafka's schemas have them
 from __future__ import annotations
 
 import hashlib
+import stat
 import struct
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Sequence
@@ -261,8 +262,9 @@ def fingerprint(folder: Path) -> dict[str, tuple[int, int, bytes]]:
     """All that there is in a folder: modes, times of change, contents."""
     found = {}
     for path in sorted([folder, *folder.rglob("*")]):
-        state = path.stat()
-        found[str(path)] = (state.st_mode, state.st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        state = path.lstat()
+        is_read = stat.S_ISREG(state.st_mode) and state.st_size < 1 << 30
+        found[str(path)] = (state.st_mode, state.st_mtime_ns, path.read_bytes() if is_read else b"")
     return found
 
 

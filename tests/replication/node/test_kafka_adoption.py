@@ -6,6 +6,7 @@ The folders are made here; `python -m tests.interop.adopt` does the same with a 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -230,6 +231,14 @@ def begun(log: Any) -> None:
     kafka.append(log, data)
 
 
+def in_place_of(name: str, make: Callable[[Path], object]) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        (folder / name).unlink()
+        make(folder / name)
+
+    return spoil
+
+
 REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "not_clean": (remove(".kafka_cleanshutdown"), r"no .kafka_cleanshutdown.*stop it cleanly"),
     "no_folder_of_kafkas": (remove("meta.properties"), r"has no meta.properties: name one of .* log.dirs"),
@@ -296,6 +305,28 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
         hanging(attrs.evolve(kafka.TOPICS[-1], fill=kafka.pairs(kafka.transactional_record("ours", 2)))),
         r"the transaction of 'ours' has not ended",
     ),
+    "fifo": (in_place_of(f"plain-0/{0:020}.index", os.mkfifo), r"0\.index is no file and no folder"),
+    "fifo_as_lock": (in_place_of(".lock", os.mkfifo), r"\.lock is no file and no folder"),
+    "device": (
+        in_place_of("log-start-offset-checkpoint", lambda path: path.symlink_to("/dev/zero")),
+        r"checkpoint is no file and no folder",
+    ),
+    "link_to_nothing": (
+        in_place_of("plain-0/leader-epoch-checkpoint", lambda path: path.symlink_to(path)),
+        r"checkpoint is no file and no folder",
+    ),
+    "endless": (
+        lambda folder: os.truncate(folder / "meta.properties", 1 << 40),
+        r"meta\.properties has 1099511627776 bytes, which no broker",
+    ),
+    "endless_snapshot": (
+        lambda folder: os.truncate(folder / "plain-0" / f"{40:020}.snapshot", 1 << 40),
+        r"\.snapshot has 1099511627776 bytes, which no broker",
+    ),
+    "no_text": (
+        lambda folder: (folder / "meta.properties").write_bytes(b"\xff\xfe" * 40),
+        r"meta\.properties lacks cluster\.id",
+    ),
     "gap_in_what_is_not_compacted": (
         hanging(kafka.Topic(name="squeezed", fill=kafka.compacted, cleaned=True)),
         r"squeezed-0/\d+\.log",
@@ -316,6 +347,15 @@ def test_a_folder_that_is_not_clean_is_refused(
     assert "unexpected" not in said
     assert kafka.fingerprint(folder) == before
     assert not [each for each in tmp_path.iterdir() if each.name.startswith("data-")]
+
+
+def test_settings_are_read_as_java_reads_them(tmp_path: Path, folder: Path) -> None:
+    with (folder / "meta.properties").open("ab") as file:
+        file.write(b"#gr\xfc\xdfe\n")
+    words = command(tmp_path, folder, more=store_of(tmp_path))
+    with kafka.properties(tmp_path).open("ab") as file:
+        file.write(b"\n# gr\xfc\xdfe\n")
+    assert main(words) == 0
 
 
 def test_a_topic_that_was_compacted_once_is_named(tmp_path: Path, folder: Path) -> None:
