@@ -62,8 +62,11 @@ class SocketStream(ByteStream):
 
     def send_now(self, parts: Sequence[Part]) -> int:
         self.check_open()
-        if len(parts) == 1 and isinstance(parts[0], bytes):
-            return self.try_send(parts[0])
+        for part in parts:
+            if type(part) is not bytes:
+                break
+        else:
+            return self.try_send(parts[0]) if len(parts) == 1 else self._try_gather(parts)  # type: ignore[arg-type]
         pieces = [_short_range(part) for part in parts]
         ranges = [piece for piece in pieces if is_range(piece)]
         if not ranges:
@@ -87,7 +90,7 @@ class SocketStream(ByteStream):
         except OSError as error:
             raise self.broken(error) from error
 
-    def _try_gather(self, buffers: list[Buffer]) -> int:
+    def _try_gather(self, buffers: Sequence[Buffer]) -> int:
         """Small buffers are joined: that costs less than telling the system of each."""
         if len(buffers) > _MAX_BUFFERS or sum(map(len, buffers)) <= _JOIN_BELOW:
             return self.try_send(b"".join(buffers))

@@ -15,6 +15,7 @@ from insync.transport import ByteListener, Departures, Part, TransportError, tur
 from insync.transport.buffers import POOL
 from insync.transport.ranges import after
 from insync.transport.repeats import limited
+from insync.transport.sockets import SocketStream
 
 from .client import Client
 from .core.connection import Connection, Request
@@ -260,6 +261,7 @@ class Link:
     async def _read_on(self) -> bool:
         """Until a receive is interrupted; False: there is no more to read."""
         machine, budget = self._machine, self._service.budget
+        plain = self._stream if isinstance(self._stream, SocketStream) else None
         while not self._is_interrupted:
             try:
                 self._start_requests()
@@ -287,7 +289,12 @@ class Link:
                 await self._wait()
                 continue
             self._is_receiving = True
-            count = await self._stream.receive_into(buffer)
+            if plain is None:
+                count = await self._stream.receive_into(buffer)
+            else:
+                # Each coroutine above one that waits runs when it goes on: here there are two less.
+                while plain.is_drained or (count := plain.receive_now(buffer)) < 0:
+                    await plain.until_readable(1)
             self._is_receiving = False
             if not count:
                 return False

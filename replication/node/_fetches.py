@@ -11,7 +11,6 @@ import attrs
 
 from ...storage import FileRange
 from ...transport import Connection, turn
-from ...transport.ranges import is_range
 from ...transport.repeats import limited
 from ..core import messages as m
 from ..core.broker.effects import Answer, CloseConnection, Fail, Refuse
@@ -71,8 +70,9 @@ class Fetches:
         if request.has_waited:
             # Small records that have just come go out from memory, which costs less than to read them. Whoever asks
             # for what was there already gets what the file holds: damage to it must come to light.
-            parts = [part if part.data is None else part.data for part in parts]  # type: ignore[union-attr]
-            is_small = not any(map(is_range, parts))
+            there = [part.data for part in parts]  # type: ignore[union-attr]
+            is_small = None not in there
+            parts = [part if data is None else data for data, part in zip(there, parts, strict=True)]
         request.reply(response, parts)
         if is_small and message.replica_id >= 0 and isinstance(request.connection, Connection):
             # The follower begins to write while the next one's answer is made: a single record waits for both.

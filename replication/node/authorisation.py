@@ -34,6 +34,9 @@ class Operation(enum.Enum):
     """Read and write the metadata store, where a node or `insync store` serves it."""
     REPLICATE = "replicate"
 
+    __hash__ = object.__hash__
+    """An enumeration hashes names, by a function of Python; who may do what is asked for each request."""
+
 
 CLIENTS = frozenset({Operation.PRODUCE, Operation.CONSUME, Operation.ADMIN})
 """What clients may do where there are no rules."""
