@@ -349,15 +349,24 @@ def encode_hello(hello: Hello) -> bytes:
     return PREFACE.pack(PREFACE_MAGIC, hello.min_version, hello.max_version, len(body), hello.nonce) + body
 
 
+def check_magic(first: bytes) -> None:
+    """Judge the first bytes that a peer sends, at least as many as `PREFACE_MAGIC` has.
+
+    Raises:
+      ProtocolError: No peer of this protocol begins so.
+    """
+    if not first.startswith(PREFACE_MAGIC):
+        raise ProtocolError(f"no peer of this protocol: it sent {first[:16]!r}")
+
+
 def hello_length(preface: bytes) -> int:
     """The length of the HELLO that follows a 24-byte preface.
 
     Raises:
       ProtocolError: These are not the first bytes of a peer.
     """
-    magic, _, _, length, _ = PREFACE.unpack(preface)
-    if magic != PREFACE_MAGIC:
-        raise ProtocolError(f"no peer of this protocol: it sent {preface[:16]!r}")
+    check_magic(preface)
+    _, _, _, length, _ = PREFACE.unpack(preface)
     if length > MAX_HELLO:
         raise ProtocolError(f"a HELLO of {length} bytes is announced, above {MAX_HELLO}")
     return length

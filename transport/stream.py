@@ -18,10 +18,12 @@ from .frames import (
     HEADER_SIZE,
     LARGE_BODY,
     PREFACE,
+    PREFACE_MAGIC,
     Frame,
     Header,
     Limits,
     check_frame,
+    check_magic,
     check_parts,
     decode_header,
     encode_header,
@@ -344,6 +346,9 @@ class StreamLink(Link):
             raise self._busy()
         self._receiving = True
         try:
+            # Some servers send a line of their own at once, shorter than a preface, and then wait for us.
+            await self._fill_until(len(PREFACE_MAGIC))
+            check_magic(bytes(self._buffer[self._start : min(self._end, self._start + PREFACE.size)]))
             await self._fill_until(PREFACE.size)
             length = PREFACE.size + hello_length(
                 bytes(self._buffer[self._start : self._start + PREFACE.size])

@@ -11,6 +11,7 @@ import attrs
 
 from ...replication.client import ConsumerRecord, SkippedRecords
 from ...replication.core.types import PartitionId
+from ...replication.core.wording import counted
 from ...replication.errors import ReplicationError
 
 MOST_SHOWN = 100
@@ -158,7 +159,7 @@ class _Scan:
             if newest and len(self.found) > self._count:
                 self.found.remove(min(self.found, key=lambda known: (known.timestamp_ms, known.offset)))
             if not newest and len(self.found) == self._count:
-                self.stopped = f"{self._count} records are shown"
+                self.stopped = f"{counted(self._count, 'record is', 'records are')} shown"
             elif self.scanned >= MOST_SCANNED:
                 self.stopped = f"{MOST_SCANNED:,} records were looked through"
 

@@ -44,12 +44,13 @@ def findings(look: Look, changes: ChangeLog, hanging: Sequence[HangingTransactio
         _partitions(look, changes), key=lambda each: (each[0], each[1][0].startswith("__"), each[1])
     )
     found += [say() for _, _, say in partitions[:SHOWN]]
-    if len(partitions) > SHOWN:
+    rest = len(partitions) - SHOWN
+    if rest > 0:
         found.append(
             Finding(
                 key="more",
                 severity=WARNING,
-                title=f"{len(partitions) - SHOWN:,} more partitions have problems",
+                title=f"{counted(rest, 'more partition has', 'more partitions have', form=',')} problems",
                 cause="They are too many to list here.",
                 consequence="The same as for the listed ones.",
                 remedy="Repair the nodes first: their partitions recover with them.",

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from ...replication.client import BlockingAdmin, BlockingConsumer
+from ...replication.core.wording import counted
 from ._offsets import Offsets, Partition, Subscription
 from ._options import Connection, settled
 from .errors import OptionError
@@ -91,7 +92,8 @@ class ClusterReader:
             for topic, number in wanted.partitions:
                 if number >= counts.get(topic, number + 1):
                     raise OptionError(
-                        f"assign: topic {topic!r} has {counts[topic]} partitions; it has no partition {number}"
+                        f"assign: topic {topic!r} has {counted(counts[topic], 'partition')}; it has no "
+                        f"partition {number}"
                     )
             return [at for at in wanted.partitions if at[0] in counts]
         names: Sequence[str] = wanted.topics

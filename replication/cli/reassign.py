@@ -12,7 +12,7 @@ from cyclopts import Parameter, validators
 from ..core.wording import counted
 from .clusters import Flag, Json, Servers, known, print_json
 from .elect import print_outcomes
-from .errors import EXIT_FAILURE, UsageError
+from .errors import EXIT_FAILURE, CommandError, UsageError
 from .measures import THROTTLES, copied
 
 if TYPE_CHECKING:
@@ -138,6 +138,8 @@ def drain(
 
         async with Admin(known(servers)) as admin:
             plan = await admin.plan_drain(node)
+            if not plan:
+                _check_is_there(node, [each.node_id for each in (await admin.describe_cluster()).nodes])
             if dry_run or not plan:
                 _print_plan(node, plan, json)
                 return
@@ -150,6 +152,14 @@ def drain(
 
     status = run(drain_it)
     return EXIT_FAILURE if failed else status
+
+
+def _check_is_there(node: int, alive: Sequence[int]) -> None:
+    """Refuse a node of which nothing is known: who means another one would stop that with its replicas."""
+    if node not in alive:
+        raise CommandError(
+            f"node {node} has no replicas and is none of the living nodes: {', '.join(map(str, sorted(alive)))}"
+        )
 
 
 def _print_plan(node: int, plan: Mapping[tuple[str, int], Sequence[int]], as_json: bool) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from ..core.control.internal_topics import STANDARD
 from ..core.wording import counted
-from .clusters import Json, Servers, known, print_json
+from .clusters import Json, Servers, known, print_json, warnings_shown
 
 SILENT_MS = 2_000
 _GROUPS_SECONDS = 2.0
@@ -36,7 +37,9 @@ def status(*, servers: Servers = "", json: Json = False) -> int:
     async def show() -> int:
         from ..client import Admin
 
-        async with Admin(known(servers)) as admin:
+        async with AsyncExitStack() as stack:
+            with warnings_shown():
+                admin = await stack.enter_async_context(Admin(known(servers)))
             seen = {**await look(admin), "groups": await group_states(admin)}
             seen["group_lag"] = await group_lags(admin) if seen["groups"] else {}
         if json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
@@ -14,6 +15,8 @@ from ...transport import DeadlineExceeded
 from ._cluster import Cluster
 from ._settings import ClientSettings, bootstrap_urls, load_security
 from .errors import BootstrapError, ClosedError, NoTrioError, RequestTimeoutError
+
+log = logging.getLogger("insync.client")
 
 
 class Client(ABC):
@@ -90,6 +93,8 @@ class Client(ABC):
                 pause = self._cluster.backoff(attempt) if is_slow else self._cluster.quick_backoff(attempt)
                 if trio.current_time() + pause >= began + error.patience:
                     raise
+                if is_slow and attempt == 1:
+                    log.warning("%s; this client tries again for %g s", error, error.patience)
             except RequestTimeoutError as error:
                 pause = self._cluster.backoff(attempt)
                 patience = self._client_settings.request_timeout_ms / 1000

@@ -13,6 +13,7 @@ from ..core.broker.events import Event, IsrsWritten, KeysRead
 from ..core.control import records as rec
 from ..core.partition import events as ev
 from ..core.types import PartitionId
+from ..core.wording import counted
 from ..metadata import MetadataError, MetadataStore, Session
 from . import _store
 
@@ -81,7 +82,7 @@ class IsrWriter:
         try:
             outcome = await _store.commit(self._store, effect.transaction, self._session())
         except (MetadataError, wire.WireError) as error:
-            log.warning("cannot store the ISRs of %d partitions: %s", len(effect.proposals), error)
+            log.warning("cannot store the ISRs of %s: %s", counted(len(effect.proposals), "partition"), error)
         self._tell(IsrsWritten(outcome))
 
     def _tell(self, event: Event) -> None:

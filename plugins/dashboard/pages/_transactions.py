@@ -6,6 +6,7 @@ import time
 
 from markupsafe import Markup
 
+from ....replication.core.wording import counted
 from .._transactions import MOST_DESCRIBED
 from .._watcher import Watcher
 from ._markup import ago, badge, facts, joined, moment, note, section, table, topic_link
@@ -71,7 +72,10 @@ def transactions(watcher: Watcher) -> Markup:
                     opened,
                     numbers=(2, 3, 5),
                 ),
-                note(f"{rest:,} more are open: the first {MOST_DESCRIBED} are asked for.")
+                note(
+                    f"{counted(rest, 'more is', 'more are', form=',')} open: "
+                    f"the first {MOST_DESCRIBED} are asked for."
+                )
                 if rest > 0
                 else "",
             ),

@@ -18,6 +18,7 @@ import attrs
 import trio
 
 from ...client import Admin, Consumer, ConsumerRecord, NodeReport
+from ...core.wording import counted
 from ..errors import CommandError, one_line
 from .check import Kind, Verification
 from .inputs import Expectation, Lines, fingerprints
@@ -181,7 +182,7 @@ class ReadBack:
             if (self.records[partition], self.sums[partition]) != (len(expected), sum(expected.fingerprints))
         ]
         if self.out_of_sequence:
-            found.append(f"the consumer skipped or repeated offsets {self.out_of_sequence} times")
+            found.append(f"the consumer skipped or repeated offsets {counted(self.out_of_sequence, 'time')}")
         return found
 
 

@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from insync.transport import Identity, Limits, ReceiveBudget, Security, connect, serve
+from insync.transport import Identity, Limits, ProtocolError, ReceiveBudget, Security, connect, serve
 from insync.transport._handshake import introduce, judge_acceptor, make_hello
 from insync.transport._kit import until
 from insync.transport.frames import FrameType, encode_header, encode_hello
@@ -90,6 +90,21 @@ async def test_one_line_tells_what_was_wrong_and_with_whom(kind, caplog):
     (line,) = complaints(caplog)
     assert re.search(words, line) and "tcp://127.0.0.1:" in line, line
     assert "s" * 32 not in line
+
+
+async def test_a_server_that_speaks_first_is_told_from_a_peer_by_its_first_bytes():
+    """As SSH and mail do, with a line shorter than a preface; then it waits for the client."""
+
+    async def greet(stream):
+        await stream.send_all(b"SSH-2.0-x\r\n")
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(functools.partial(trio.serve_tcp, greet, 0, host="127.0.0.1"))
+        url = f"tcp://127.0.0.1:{listener.socket.getsockname()[1]}"
+        with pytest.raises(ProtocolError, match=r"no peer of this protocol: it sent b'SSH-2\.0-x"):
+            await connect(url, identity=Identity(), nursery=nursery, timeout=60)
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("cut", [*range(0, len(HELLO) + 49, 5), len(HELLO) - 1, len(HELLO), len(HELLO) + 47])

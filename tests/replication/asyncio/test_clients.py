@@ -387,7 +387,7 @@ def test_a_transaction_that_is_cancelled_while_it_begins_is_not_open(threaded: T
                 await asyncio.sleep(0)
                 time.sleep(0.0001 * (n % 8))  # noqa: ASYNC251 - the loop is to hear of it late
                 task.cancel()
-                await asyncio.wait([task])
+                assert await asyncio.wait([task], timeout=60) == ({task}, set())
                 async with producer.transaction():
                     await producer.send("t", b"x")
 

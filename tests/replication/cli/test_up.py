@@ -220,12 +220,18 @@ def test_what_is_unhealthy_is_shown_and_status_says_so(tmp_path: Path) -> None:
         living = ",".join(given.split(",")[:2])
 
         def is_ill() -> None:
+            # One look never contradicts itself, however soon it is.
+            done = insync(living, "status")
+            if b"takes no acks=all write" in done.stdout:
+                consistent = (
+                    done.returncode == 1 and b"all partitions are fully replicated" not in done.stdout
+                )
+                if not consistent:
+                    pytest.fail(f"status {done.returncode}: {done.stdout.decode()}")
             # Two of three partitions have a replica there; a write with acks=all needs both replicas of a pair.
             told = json.loads(insync(living, "status", "--json").stdout)
             assert len(told["under_min_isr"]) == 2
-            done = insync(living, "status")
             assert done.returncode == 1
-            assert b"all partitions are fully replicated" not in done.stdout
             assert b"takes no acks=all write, under min_insync_replicas: pair-" in done.stdout
             assert b"no answer from nodes 3" in done.stdout
             assert max(node["lag"] for node in told["nodes"]) == 0
@@ -267,6 +273,9 @@ def test_a_node_is_drained(tmp_path: Path) -> None:
         now = {f"moving-{each['partition']}": each["replicas"] for each in told["partitions"]}
         assert now.items() >= plan.items()
         assert insync(given, "drain", "4").stdout == b"node 4 has no replicas\n"
+        unknown = insync(given, "drain", "44")
+        assert (unknown.returncode, unknown.stdout) == (1, b"")
+        assert unknown.stderr.startswith(b"insync: node 44 has no replicas and is none of the living nodes: ")
         os.kill(pids(run)[4], signal.SIGKILL)
         run.wait_for_line("node 4 ended", "stderr")
         living = ",".join(given.split(",")[:3])
@@ -327,3 +336,14 @@ def test_store_that_cannot_be_is_refused_before_any_node_starts(name: str, url: 
     )
     assert ended.returncode == 2, ended
     assert words in ended.stderr.splitlines()[-1]
+
+
+def test_status_says_soon_that_a_server_does_not_speak_the_protocol_and_goes_on(tmp_path: Path) -> None:
+    """It may be a node that is too busy; or anything else that listens."""
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        with command(["status", "--servers", f"tcp://127.0.0.1:{mute.getsockname()[1]}"], tmp_path) as run:
+            line = run.wait_for_line("no handshake within 5 s", "stderr")
+            assert line.endswith("this client tries again for 30 s")
+            assert run.process.poll() is None

@@ -107,7 +107,7 @@ class Busy:
                 await sink.send_all(data)
 
 
-async def test_a_server_that_is_too_busy_for_handshakes_is_waited_for():
+async def test_a_server_that_is_too_busy_for_handshakes_is_waited_for(caplog):
     """For longer than one attempt may take, and with pauses; it would take as long to serve those who gave up."""
     async with fake_cluster(nodes=1, t=1) as cluster, trio.open_nursery() as nursery:
         node = cluster.nodes[0]
@@ -126,6 +126,10 @@ async def test_a_server_that_is_too_busy_for_handshakes_is_waited_for():
             ):
                 pass
         assert busy.left < 999, "it was tried again"
+        told = [each.getMessage() for each in caplog.records if "tries again for" in each.getMessage()]
+        assert len(told) == 2, "each client tells once"
+        assert all("no handshake within" in each for each in told)
+        assert told[1].endswith("this client tries again for 0.5 s")
         nursery.cancel_scope.cancel()
 
 
