@@ -94,8 +94,8 @@ class Worker:
         job = _Job(function, writes, time.monotonic() + self._busy_seconds)
         self._put(job)
         if self._ended:
-            # Meanwhile: it may have refused what had come before this call, which nobody would ever end then.
-            raise StoreClosedError("the store's thread has ended")
+            # Meanwhile: it may have refused what had come before this call, and nobody else would end this one.
+            self._refuse_queued()
         try:
             await job.done.wait()
         finally:
@@ -198,9 +198,17 @@ class Worker:
             self._next_poll = self._poll()
 
     def _refuse_the_rest(self) -> None:
-        while not self._queue.empty():
-            if (job := self._queue.get()) is not None:
-                self._blocked.append(job)
         for job in self._blocked:
-            job.fail(StoreClosedError("the store was closed before this call began"))
-            self.post(job.done.set)
+            self._refuse(job)
+        self._refuse_queued()
+
+    def _refuse_queued(self) -> None:
+        """From any thread, once this one has ended."""
+        with suppress(queue.Empty):
+            while True:
+                if (job := self._queue.get_nowait()) is not None:
+                    self._refuse(job)
+
+    def _refuse(self, job: _Job) -> None:
+        job.fail(StoreClosedError("the store was closed before this call began"))
+        self.post(job.done.set)

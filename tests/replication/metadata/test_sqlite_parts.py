@@ -134,8 +134,26 @@ async def test_a_call_that_comes_while_the_thread_ends_is_refused(monkeypatch: p
 
     with monkeypatch.context() as patched:
         patched.setattr(worker, "_put", late)
-        with trio.fail_after(20), pytest.raises(StoreClosedError, match="has ended"):
+        with trio.fail_after(20), pytest.raises(StoreClosedError, match="before this call began"):
             await worker.run(lambda: None)
+    await worker.stop()
+
+
+async def test_a_call_that_is_done_before_the_thread_ends_has_its_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker = Worker("test", 5.0, lambda: None, 1.0)
+    put = worker._put
+
+    def early(job: Any) -> None:
+        put(job)
+        put(None)
+        worker._thread.join()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(worker, "_put", early)
+        with trio.fail_after(20):
+            assert await worker.run(lambda: 7) == 7
     await worker.stop()
 
 
