@@ -22,6 +22,7 @@ MOST_HEAD_BYTES = 8192
 TIMEOUT = 10.0
 """Seconds for one request, from its connection to the last byte of the answer."""
 MOST_CONNECTIONS = 32
+"""Whoever comes when there are so many ends the oldest: a probe must not fail because of those who say nothing."""
 
 _PLAIN = "text/plain; charset=utf-8"
 _JSON = "application/json"
@@ -67,7 +68,8 @@ class OperationsServer:
 
     metrics: Metrics
     health: Health
-    _open: int = 0
+    _open: dict[trio.CancelScope, None] = attrs.Factory(dict)
+    """Connections, the oldest first."""
 
     async def serve(
         self,
@@ -85,21 +87,24 @@ class OperationsServer:
             task_status.started(at)
 
     async def _welcome(self, stream: trio.SocketStream) -> None:
-        self._open += 1
+        scope = trio.CancelScope(deadline=trio.current_time() + TIMEOUT)
+        if len(self._open) >= MOST_CONNECTIONS:
+            oldest = next(iter(self._open))
+            oldest.cancel()
+            del self._open[oldest]
+        self._open[scope] = None
         try:
-            with trio.move_on_after(TIMEOUT):
+            with scope:
                 await self._converse(stream)
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
             log.debug("a client of the metrics port did not wait for the answer")
         finally:
-            self._open -= 1
+            self._open.pop(scope, None)
             await trio.aclose_forcefully(stream)
 
     async def _converse(self, stream: trio.SocketStream) -> None:
         is_head = False
         try:
-            if self._open > MOST_CONNECTIONS:
-                raise BadRequestError(503, f"more than {MOST_CONNECTIONS} connections at a time")
             head = await _read_head(stream)
             is_head = head.method == "HEAD"
             answer = await self._answer(head)

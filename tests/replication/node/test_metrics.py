@@ -380,18 +380,32 @@ async def test_what_is_no_request_is_refused_and_harms_nothing(
         assert (await get(node.metrics_address, "/health")).status == 200
 
 
-async def test_who_comes_when_there_are_too_many_is_told_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with Node(settings(tmp_path, 1, metrics_port=0)) as node:
-        monkeypatch.setattr(http, "MOST_CONNECTIONS", 0)
+async def test_who_says_nothing_keeps_no_probe_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "TIMEOUT", 3600.0)
+    async with AsyncExitStack() as stack:
+        node = await stack.enter_async_context(Node(settings(tmp_path, 1, metrics_port=0)))
         host, _, port = node.metrics_address.rpartition(":")
-        with trio.fail_after(60):
-            async with await trio.open_tcp_stream(host, int(port)) as stream:
-                told = b"".join([chunk async for chunk in stream])
-        assert told.startswith(b"HTTP/1.1 503 ") and b"connections at a time" in told
-        monkeypatch.undo()
+        silent = [
+            await stack.enter_async_context(await trio.open_tcp_stream(host, int(port)))
+            for _ in range(http.MOST_CONNECTIONS)
+        ]
         assert (await get(node.metrics_address, "/health")).status == 200
+        ended: list[trio.SocketStream] = []
+
+        async def wait(stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+            assert await stream.receive_some(1) == b""
+            ended.append(stream)
+            scope.cancel()
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                for each in silent:
+                    nursery.start_soon(wait, each, nursery.cancel_scope)
+        assert len(ended) == 1, "it made room"
+        other = next(each for each in silent if each not in ended)
+        await other.send_all(b"GET /health HTTP/1.1\r\n\r\n")
+        with trio.fail_after(60):
+            assert (await other.receive_some(100)).startswith(b"HTTP/1.1 200 "), "the others did not have to"
 
 
 async def test_head_says_how_long_the_body_would_be(tmp_path: Path) -> None:
