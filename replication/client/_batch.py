@@ -20,6 +20,7 @@ from ...storage.batch import (
     restamp_producer,
 )
 from ..core.wording import counted
+from ..errors import again
 from ._buffers import LARGE, Buffers
 from .delivery import Delivery, OnDelivery, RecordMetadata
 from .errors import ClientError, OutcomePendingError
@@ -211,7 +212,7 @@ class Batch:
     def metadata(self, index: int) -> RecordMetadata:
         self.looked_at = True
         if self.error is not None:
-            raise self.error
+            raise again(self.error)
         if not self.done:
             raise OutcomePendingError(
                 f"the outcome of {self.topic}-{self.partition} is not known yet; use wait()"

@@ -13,6 +13,7 @@ from typing import Any
 import trio
 
 from .._portal import Portal
+from ..errors import again
 from ._accumulator import as_bytes
 from ._batch import log_unseen
 from ._settings import ProducerSettings
@@ -47,7 +48,7 @@ class HandedOver:
     def _outcome(self) -> RecordMetadata:
         self._looked_at = True
         if self._error is not None:
-            raise self._error
+            raise again(self._error)
         if self._delivery is None:
             raise OutcomePendingError("the outcome of the record is not known yet; wait for it first")
         return self._delivery.result()

@@ -25,6 +25,7 @@ from ..core.coordination.membership import Membership
 from ..core.coordination.records import TopicPartition
 from ..core.errors import ErrorCode
 from ..core.types import PartitionId
+from ..errors import again
 from ._cluster import Cluster
 from ._coordinators import Coordinators
 from ._pages import whole_metadata
@@ -320,7 +321,7 @@ class Member:
             failure = self.failure
             if self.machine.topics:
                 self.failure = None
-            raise failure
+            raise again(failure)
 
     @property
     def may_hand_out(self) -> bool:

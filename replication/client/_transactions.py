@@ -12,6 +12,7 @@ from ..core.coordination import group_messages as gm
 from ..core.coordination.transactional_producer import Ended, Phase, TransactionalProducer
 from ..core.errors import ErrorCode
 from ..core.types import PartitionId
+from ..errors import again
 from . import _arguments as given
 from ._batch import ProducerIdentity
 from ._coordinators import Coordinators
@@ -92,7 +93,7 @@ class Transactions:
     def _check(self, call: str, *phases: Phase) -> None:
         if self._machine.phase not in phases:
             if self._sender.fenced is not None:
-                raise self._sender.fenced
+                raise again(self._sender.fenced)
             raise self._state_error(call)
 
     async def open(self) -> None:
@@ -187,7 +188,7 @@ class Transactions:
             raise TransactionAbortedError(f"{self._thing}: {answer.message}")
         if ended is Ended.FENCED:
             assert self._sender.fenced is not None
-            raise self._sender.fenced
+            raise again(self._sender.fenced)
         if ended is Ended.REFUSED:
             assert self._failure is not None
             raise self._failure

@@ -19,6 +19,7 @@ from ...storage.batch import (
 )
 from ..core import messages as m
 from ..core.types import PartitionId
+from ..errors import again
 from . import _arguments as given
 from ._coordinators import Coordinators
 from ._corrupt import SkippedRecords
@@ -359,7 +360,7 @@ class Consumer(GroupReader):
             if reading.paused:
                 continue
             if reading.error is not None:
-                raise reading.error
+                raise again(reading.error)
             if reading.position is None and reading.reset is None and not reading.resolving:
                 raise OffsetOutOfRangeError(
                     f"{reading.at} has no position and auto_offset_reset is none; seek before the first poll"

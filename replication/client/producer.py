@@ -10,6 +10,7 @@ from typing import Any
 import trio
 
 from ...storage.batch import Headers
+from ..errors import again
 from . import _arguments as given
 from ._client import Client
 from ._group import GroupMetadata
@@ -118,7 +119,7 @@ class Producer(Client):
     def _check_usable(self) -> None:
         self._check_open()
         if self._sender.barred is not None:
-            raise self._sender.barred
+            raise again(self._sender.barred)
 
     async def send(
         self,
@@ -390,7 +391,7 @@ class Producer(Client):
     def _check_same(self, transaction: object) -> None:
         """Raise if what was asked for in this transaction would be sent after its end, or in another one."""
         if self._sender.barred is not None:
-            raise self._sender.barred
+            raise again(self._sender.barred)
         if self._accumulator.transaction is not transaction:
             raise TransactionStateError(
                 f"transactional_id {self._settings.transactional_id!r}: the transaction in which this was sent "
@@ -442,7 +443,7 @@ class Intake:
         Raises what keeps it from being sent by now: another thread may have ended the transaction.
         """
         if self._producer._sender.barred is not None:
-            raise self._producer._sender.barred
+            raise again(self._producer._sender.barred)
         return self._producer._accumulator.try_append(*checked)
 
     async def take(self, *checked: Any) -> Delivery:

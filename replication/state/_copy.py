@@ -17,6 +17,7 @@ from ..client.admin import Admin
 from ..client.consumer import Consumer
 from ..client.errors import ClientError, OffsetOutOfRangeError
 from ..core.types import PartitionId
+from ..errors import again
 from ._applying import Applied, Applier
 from ._entries import Digest
 from ._snapshots import Marker, Pieces, Shelf, load
@@ -178,7 +179,7 @@ class Copy:
     def check(self) -> None:
         """Raise what has stopped this copy, if anything has."""
         if self.error is not None:
-            raise self.error
+            raise again(self.error)
 
     def stop(self, error: StateError) -> None:
         """Apply nothing more, and tell all who wait."""

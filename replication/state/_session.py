@@ -13,6 +13,7 @@ import trio
 from ..client.delivery import Delivery
 from ..client.errors import ClientError, RecordTooLargeError
 from ..client.producer import Producer
+from ..errors import again
 from ._applying import FENCED, Answer, Applied
 from ._copy import Copy
 from ._entries import LARGEST_BATCH, MOST_NAME, Close, Commands, Entry, Open, encode
@@ -108,7 +109,7 @@ class Session:
     def _check(self) -> None:
         self.copy.check()
         if self.error is not None:
-            raise self.error
+            raise again(self.error)
 
     def _settle(self, pending: _Pending) -> None:
         if pending.task is not None:

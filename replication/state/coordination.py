@@ -13,6 +13,7 @@ import trio
 
 from ..client import _arguments as given
 from ..client.errors import ClientError
+from ..errors import again
 from ._batteries import Holding, Item, LockState, QueueState
 from ._packing import own
 from ._session import closed
@@ -311,7 +312,7 @@ class ReplicatedElection(ReplicatedLock):
         while self._over is None and not self.is_leader:
             await self._changed.wait()
         if self._over is not None:
-            raise self._over
+            raise again(self._over)
         assert self.leader_token is not None
         return self.leader_token
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import traceback
 from collections import Counter
+from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
 
 from insync.replication.client import (
     BlockingProducer,
+    ClientError,
     Consumer,
     DeserializationError,
     InvalidSettingError,
@@ -20,8 +23,12 @@ from insync.replication.client import (
     SerializationError,
 )
 from insync.replication.client._murmur2 import partition_for_key
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import Kind
 
 from .fake_cluster import fake_cluster
+from .faults import fail_with
+from .test_transactions import Script
 
 
 def to_json(value: object) -> bytes:
@@ -172,3 +179,31 @@ async def test_a_record_that_never_fits_into_the_buffer_is_refused_at_once():
 def test_an_unknown_partitioner_is_refused_with_those_that_there_are():
     with pytest.raises(InvalidSettingError, match=r"'roundrobin'.*default, sticky, round_robin"):
         BlockingProducer("127.0.0.1:1", partitioner="roundrobin")
+
+
+async def depths(ask: Callable[[], Awaitable[object]]) -> list[int]:
+    """How long the traceback is each time that the same error comes."""
+    found, errors = [], []
+    for _ in range(4):
+        with pytest.raises(ClientError) as told:
+            await ask()
+        errors.append(told.value)
+        found.append(sum(1 for _ in traceback.walk_tb(told.value.__traceback__)))
+    assert all(each is errors[0] for each in errors)
+    return found[1:]
+
+
+async def test_an_error_that_comes_again_is_as_long_as_before():
+    """A program that polls on would log thousands of lines each time, and hold whatever it had at hand."""
+    async with fake_cluster(t=1) as cluster:
+        async with Producer(cluster.urls) as producer:
+            await producer.send_and_wait("t", b"no number")
+            cluster.nodes[0].script(Kind.PRODUCE, fail_with(ErrorCode.RECORD_TOO_LARGE))
+            delivery = await producer.send("t", b"x")
+            assert len(set(await depths(delivery.wait))) == 1
+        async with Consumer(cluster.urls, auto_offset_reset="earliest", value_deserializer=int) as consumer:
+            consumer.assign([("t", 0)])
+            assert len(set(await depths(lambda: consumer.poll(5_000)))) == 1
+        Script(cluster)
+        async with Producer(cluster.urls, transactional_id="etl") as producer:
+            assert len(set(await depths(lambda: producer.send("t", b"x")))) == 1

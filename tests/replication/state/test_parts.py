@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
@@ -459,6 +460,19 @@ async def test_a_snapshots_marker_is_sent_when_all_of_its_chunks_are_delivered(
         await trio.testing.wait_all_tasks_blocked()
         assert is_marked() != fails and len(failed) == fails
         nursery.cancel_scope.cancel()
+
+
+async def test_a_copy_that_has_stopped_says_so_at_the_same_length_each_time() -> None:
+    replica = Replica(NOWHERE, "state", Words)
+    copy: Any = Copy.__new__(Copy)
+    copy.error = StateClosedError("gone")
+    replica._copy = copy
+    depths = []
+    for _ in range(4):
+        with pytest.raises(StateClosedError) as told:
+            await replica.read()
+        depths.append(sum(1 for _ in traceback.walk_tb(told.value.__traceback__)))
+    assert len(set(depths)) == 1
 
 
 # Leases
