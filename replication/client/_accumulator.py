@@ -111,7 +111,7 @@ class Accumulator:
         if batch is None or (
             batch.size + size > queue.enough and not self._grows(queues, queue, batch, size)
         ):
-            batch = self._new_batch(queue)
+            batch = self._new_batch(queues, queue)
         batch.date(timestamp_ms)
         index = batch.add(key, value, headers, size)
         self.used += size
@@ -231,7 +231,7 @@ class Accumulator:
         if batch is None or (
             batch.size + first_size > queue.enough and not self._grows(queues, queue, batch, first_size)
         ):
-            batch = self._new_batch(queue)
+            batch = self._new_batch(queues, queue)
         most = queue.enough
         run = values[start : min(stop, start + max(1, (most - batch.size) // first_size + 1))]
         if set(map(type, run)) == {bytes}:
@@ -307,11 +307,11 @@ class Accumulator:
             self._space.set()
             self._space = trio.Event()
 
-    def _new_batch(self, queue: PartitionQueue) -> Batch:
+    def _new_batch(self, queues: TopicQueues, queue: PartitionQueue) -> Batch:
         self._close(queue)
         now = trio.current_time()
         batch = queue.open = Batch(queue.topic, queue.partition, now, now + self._delivery_timeout)
-        queue.enough = self._batch_size
+        queue.enough = queues.enough
         queue.push(batch)
         self.pending.append(batch)
         self.active[queue] = None

@@ -66,7 +66,12 @@ class TopicQueues:
             most = self._topic.config.get("max_message_bytes")
             limit = self._settings.max_request_size
             self._largest = min(limit, most) if isinstance(most, int) and most > 0 else limit
-        return max(self._largest, self._batch_size)
+        return self._largest
+
+    @property
+    def enough(self) -> int:
+        """At how many bytes a batch may be sent: no more than the topic takes, or it would be refused."""
+        return min(self._batch_size, self.largest_batch)
 
     @property
     def has_grown(self) -> bool:

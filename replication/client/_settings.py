@@ -92,8 +92,8 @@ class ProducerSettings(ClientSettings):
     enable_idempotence: repeat failed batches without duplicates and without a change of order. None: if `acks` is
       all.
     batch_size: maximum bytes of records in one batch, before compression, if the batch can be sent at once. A
-      larger record gets its own batch. A batch that has to wait for others grows up to `max_request_size` and the
-      topic's `max_message_bytes`.
+      larger record gets its own batch. A batch that has to wait for others grows up to `max_request_size`. No
+      batch of several records is larger than the topic's `max_message_bytes`.
     linger_ms: how long an incomplete batch waits for more records.
     buffer_memory: maximum bytes of records without an outcome; beyond it `send` waits.
     max_block_ms: how long `send` waits for buffer space or for metadata of the topic, and how long the opening of a

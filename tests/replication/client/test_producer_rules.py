@@ -274,6 +274,30 @@ async def test_batches_grow_no_further_than_the_topic_takes_since_it_was_last_lo
         assert max(map(len, later)) <= 1500
 
 
+@pytest.mark.parametrize("how", ["send", "send_many", "with headers"])
+async def test_a_batch_size_above_what_the_topic_takes_fails_no_record_that_it_takes(monkeypatch, how):
+    real = FakeNode._topic
+
+    def limited(node: FakeNode, name: str) -> Any:
+        info = real(node, name)
+        info.config["max_message_bytes"] = 1500
+        return info
+
+    monkeypatch.setattr(FakeNode, "_topic", limited)
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        async with Producer(cluster.urls, batch_size=100_000, linger_ms=1000) as producer:
+            if how == "send_many":
+                await producer.send_many("t", numbered(1000))
+            for value in numbered(1000) if how != "send_many" else ():
+                await producer.send("t", value, headers=[("h", b"1")] if how == "with headers" else ())
+            await producer.send("t", bytes(3000))
+        batches = cluster.topics["t"][0].batches
+        assert cluster.topics["t"][0].values() == [*numbered(1000), bytes(3000)]
+        *small, large = map(len, batches)
+        assert max(small) <= 1500 < large, "one that the topic does not take is refused alone"
+        assert len(small) < 40
+
+
 async def test_a_batch_that_is_too_large_has_the_topic_looked_at_again(monkeypatch, autojump_clock):
     """Its limit was lowered; batches that have grown since by the former one are refused, later ones are not."""
     answered, limit, real = trio.Event(), [100_000], FakeNode._topic
