@@ -492,6 +492,12 @@ class Admin(TransactionAdmin):
         if answer.revision < self._revision:
             answer = await self._ask_who_has_read_enough(request)
         self._saw(answer.revision)
+        told = {each.name for each in answer.topics}
+        for name in topics or ():
+            if name not in told:
+                raise error_for(
+                    ErrorCode.UNKNOWN_SERVER_ERROR, f"topic {name!r}", "the node's answer leaves it out"
+                )
         return answer
 
     async def _ask_who_has_read_enough(self, request: m.MetadataRequest) -> m.MetadataResponse:

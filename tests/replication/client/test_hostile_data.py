@@ -10,13 +10,16 @@ import attrs
 import pytest
 import trio
 
+from insync.replication import wire
 from insync.replication.client import (
+    Admin,
     Consumer,
     CorruptMessageError,
     DecompressionBombError,
     InvalidSettingError,
     Producer,
     UndecodableError,
+    UnknownServerError,
     _fetcher,
 )
 from insync.replication.core import messages as m
@@ -292,3 +295,15 @@ async def test_metadata_of_topics_that_cannot_be_are_not_used(
             delivery = await producer.send("t", b"v")
             assert (await delivery.wait()).offset == 0
     assert len(told) == 3 and "no topic is like that" in caplog.text
+
+
+async def test_an_answer_without_what_was_asked_for_is_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def metadata(self: FakeNode, request: Any, message: m.MetadataRequest) -> None:
+        told = m.MetadataResponse(cluster_id="c", revision=1, controller_id=0, nodes=[], topics=[])
+        request.reply(wire.encode(told))
+
+    async with fake_cluster(nodes=1, t=1) as cluster, Admin(cluster.urls) as admin:
+        monkeypatch.setattr(FakeNode, "_metadata", metadata)
+        for ask in (admin.describe_topics, lambda names: admin.describe_config(*names)):
+            with pytest.raises(UnknownServerError, match=r"topic 't': .* leaves it out"):
+                await ask(["t"])
