@@ -110,10 +110,13 @@ async def _run(
         folder = data_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="insync-up-")))
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         log_folder = None if data_dir is not None else Path(tempfile.mkdtemp(prefix="insync-up-logs-"))
+        nodes: list[NodeProcess] = []
+        if log_folder is not None:
+            stack.callback(_remove_logs, log_folder, nodes)
         certificates = None
         if transport == "tls":
             certificates = Certificates.make(folder / "certificates", range(1, count + 1))
-        nodes = local_nodes(
+        nodes += local_nodes(
             count,
             folder,
             first_port=port,
@@ -124,8 +127,6 @@ async def _run(
             store=store,
             kafka_port=kafka_port,
         )
-        if log_folder is not None:
-            stack.callback(_remove_logs, log_folder, nodes)
         async with running(nodes), AsyncExitStack() as beside:
             page = ""
             if with_dashboard:

@@ -202,6 +202,13 @@ def test_a_log_that_an_error_names_is_there_afterwards(tmp_path: Path) -> None:
     assert [each.name[:14] for each in run.temporary.iterdir()] == ["insync-up-logs"]
 
 
+def test_a_cluster_that_never_was_leaves_nothing(tmp_path: Path) -> None:
+    with command(["up", "--store", "nowhere://x"], tmp_path) as run:
+        assert run.finish() == 2
+    assert "no metadata store is installed" in run.lines["stderr"][-1]
+    assert not list(run.temporary.iterdir())
+
+
 def test_what_is_unhealthy_is_shown_and_status_says_so(tmp_path: Path) -> None:
     with command(["up", "--nodes", "3"], tmp_path) as run:
         given = run.wait_for_line("export INSYNC_SERVERS=").split("=", 1)[1]
