@@ -12,7 +12,7 @@ from insync.replication import BlockingAdmin
 from tests.processes import NodeProcess, cluster
 from tests.requires import missing
 
-from .executors.clusters import QUICK
+from .executors.clusters import java_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "local[2]",
         app_name="tests",
         config={
-            "spark.driver.extraJavaOptions": f"{QUICK} -Dderby.system.home={folder}",
+            "spark.driver.extraJavaOptions": f"{java_options(folder)} -Dderby.system.home={folder}",
             "spark.driver.memory": "1g",
             "spark.local.dir": str(folder / "local"),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),

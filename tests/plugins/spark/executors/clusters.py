@@ -29,14 +29,21 @@ class Cluster:
     config: dict[str, str]
 
 
+def java_options(folder: Path) -> str:
+    """Those of JVMs that start quickly and leave no files outside of a folder, even if they are killed."""
+    place = folder / "java"
+    place.mkdir(exist_ok=True)
+    return f"{QUICK} -Djava.io.tmpdir={place}"
+
+
 def config(folder: Path) -> dict[str, str]:
     """For small JVMs that start quickly and are given up soon when they are gone."""
     return {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": QUICK,
-        "spark.executor.extraJavaOptions": QUICK,
+        "spark.driver.extraJavaOptions": java_options(folder),
+        "spark.executor.extraJavaOptions": java_options(folder),
         "spark.executor.memory": "600m",
         "spark.executor.cores": "2",
         "spark.local.dir": str(folder / "local"),
@@ -66,7 +73,7 @@ def standalone(folder: Path) -> Iterator[Cluster]:
     left_out = ("PYTHONPATH", "SPARK_HOME")
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
     environment["SPARK_DAEMON_MEMORY"] = "256m"
-    environment["SPARK_DAEMON_JAVA_OPTS"] = QUICK
+    environment["SPARK_DAEMON_JAVA_OPTS"] = java_options(folder)
 
     def start(name: str, host: str, *arguments: str) -> Callable[[], str]:
         """What is given waits until it is there."""
