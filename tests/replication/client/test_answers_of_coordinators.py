@@ -140,7 +140,7 @@ async def test_an_abort_that_the_leader_refuses_is_told_and_not_asked_for_again(
     script = Script()
     script.refusal = ErrorCode.INVALID_TXN_STATE
     async with asking(script) as admin:
-        with pytest.raises(InvalidTxnStateError, match=r"offset 0 of t-0: INVALID_TXN_STATE: scripted"):
+        with pytest.raises(InvalidTxnStateError, match=r"offset 0 of t-0: INVALID_TXN_STATE: scripted$"):
             await admin.abort_transaction(("t", 0), 0)
         assert script.seen[m.Kind.ABORT_TRANSACTION] == 1
         script.refusal = ErrorCode.NONE

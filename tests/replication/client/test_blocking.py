@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -333,6 +334,13 @@ def test_a_record_that_is_queued_as_the_thread_ends_is_not_forgotten():
     assert handover.offer(late, "t", b"x", None, (), None, None)
     end.join(PATIENCE)
     assert isinstance(late._failure(), ClosedError)
+
+
+def test_who_asks_for_space_that_is_there_is_told_at_once():
+    handover = Handover(SimpleNamespace(closed=False, ended=Future()), lambda: None, 1000)
+    told = []
+    handover.tell_of_space(lambda: told.append(True))
+    assert told
 
 
 def test_an_outcome_that_is_known_is_told_after_the_end_too(threaded):

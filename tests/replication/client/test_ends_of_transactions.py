@@ -19,6 +19,7 @@ from insync.replication.client import (
     InvalidSettingError,
     Producer,
     ProducerSettings,
+    RecordTooLargeError,
     RequestTimeoutError,
     TransactionAbortableError,
     TransactionalBatchProducer,
@@ -234,6 +235,85 @@ async def test_an_outcome_that_two_tasks_ask_for_ends_no_later_transaction(autoj
             await trio.testing.wait_all_tasks_blocked()
             await producer.send("t", b"z")
         assert cluster.topics["t"][0].values() == [b"x", b"y", b"z"]
+
+
+async def test_the_later_of_two_answers_about_one_end_may_be_a_refusal(autojump_clock: Clock) -> None:
+    async with at_work(linger_ms=0) as (cluster, script, producer), trio.open_nursery() as nursery:
+        answered, late = trio.Event(), trio.Event()
+        waiting = iter((answered, late))
+
+        def handle(node: FakeNode, request: Any) -> bool:
+            async def later(told: trio.Event) -> None:
+                await told.wait()
+                script.handle(node, request)
+
+            told = next(waiting, None) if request.kind == m.Kind.END_TXN else None
+            if told is None:
+                return script.handle(node, request)
+            cluster.nursery.start_soon(later, told)
+            return True
+
+        async def refused() -> None:
+            with pytest.raises(ClientError, match=f"{ABOUT}INVALID_TXN_STATE: scripted"):
+                await producer.commit()
+
+        cluster.chaos = handle
+        producer.begin()
+        await producer.send("t", b"x")
+        for commit in (producer.commit, refused):
+            nursery.start_soon(commit)
+            await trio.testing.wait_all_tasks_blocked()
+        answered.set()
+        await trio.testing.wait_all_tasks_blocked()
+        script.let(m.Kind.END_TXN, ErrorCode.INVALID_TXN_STATE)
+        late.set()
+        await trio.testing.wait_all_tasks_blocked()
+        async with producer.transaction():
+            await producer.send("t", b"y")
+        assert cluster.topics["t"][0].values() == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("use", ["none", "a record that waits", "a record that was sent", "offsets"])
+async def test_a_beginning_is_taken_back_unless_somebody_has_used_it(use: str, autojump_clock: Clock) -> None:
+    async with at_work(linger_ms=60_000) as (_, script, producer):
+        producer.begin()
+        if use == "offsets":
+            await producer.send_offsets(READ, MEMBER)
+        elif use != "none":
+            await producer.send("t", b"x")
+            if use == "a record that was sent":
+                await producer.flush()
+        producer.intake.unbegin()
+        if use == "none":
+            producer.intake.unbegin()  # there is nothing to be taken back any more
+            producer.begin()
+        await producer.commit()
+        assert [committed for _, committed in ends(script)] == [True] * (use != "none")
+
+
+async def test_a_beginning_that_is_cancelled_leaves_no_transaction(autojump_clock: Clock) -> None:
+    async with at_work() as (_, _, producer):
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await producer.intake.begin()
+        assert scope.cancelled_caught
+        producer.begin()
+
+
+async def test_a_failure_is_that_of_its_transaction_alone(autojump_clock: Clock) -> None:
+    async with at_work(linger_ms=0) as (cluster, _, producer):
+        for code, kind in (
+            (ErrorCode.INVALID_RECORD, InvalidRecordError),
+            (ErrorCode.RECORD_TOO_LARGE, RecordTooLargeError),
+        ):
+            cluster.nodes[0].script(m.Kind.PRODUCE, fail_with(code))
+            producer.begin()
+            with pytest.raises(kind):
+                await (await producer.send("t", b"x")).wait()
+            with pytest.raises(TransactionAbortableError) as told:
+                await producer.commit()
+            assert isinstance(told.value.__cause__, kind)
+            await producer.abort()
 
 
 async def test_what_an_abort_drops_is_told_so(autojump_clock: Clock) -> None:

@@ -158,3 +158,18 @@ async def test_a_node_that_was_silent_is_asked_again_after_a_while(
         await trio.sleep(10)
         assert await ask() == 3
         nursery.cancel_scope.cancel()
+
+
+async def test_who_has_answered_as_leader_is_suspected_no_more(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with fake_cluster(1, t=1) as fake, trio.open_nursery() as nursery:
+        cluster = Cluster(fake.urls, ClientSettings(), nursery, Security())
+        nursery.start_soon(cluster.run)
+        await cluster.topic("t", timeout=10.0)
+        leader = cluster.leader("t", 0)
+        cluster.suspect("t", 0, leader)
+        assert cluster._avoided() == {leader.node_id}
+        cluster.trust("t", 0)
+        assert cluster._avoided() == set()
+        nursery.cancel_scope.cancel()

@@ -40,7 +40,7 @@ from .faults import (
     not_leader,
     random_faults,
 )
-from .patience import asked
+from .patience import PATIENCE, asked
 
 
 def numbered(count: int, start: int = 0) -> list[bytes]:
@@ -117,6 +117,16 @@ async def test_record_above_the_limit_is_refused_with_both_sizes():
             await producer.send("t", bytes(2000))
         with pytest.raises(RecordTooLargeError):
             await producer.send_many("t", [b"x", bytes(2000)])
+
+
+async def test_a_record_that_just_fits_goes_before_one_that_does_not():
+    largest = 1000 - BATCH_OVERHEAD_BYTES - record_overhead_bytes(1 << 20, 1 << 20)
+    async with fake_cluster(t=1) as cluster, Producer(cluster.urls, max_request_size=1000) as producer:
+        with trio.fail_after(PATIENCE), pytest.raises(RecordTooLargeError):
+            # Many of one partition are taken in runs.
+            await producer.send_many("t", [bytes(largest)] * 40 + [bytes(largest + 1)], partition=0)
+        await producer.flush()
+        assert cluster.topics["t"][0].values() == [bytes(largest)] * 40
 
 
 async def test_a_record_that_a_request_could_carry_is_refused_with_the_size_of_the_buffer():
