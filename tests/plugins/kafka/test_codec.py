@@ -305,3 +305,16 @@ def test_a_tag_of_a_part_is_written_by_what_it_says(version: int) -> None:
     (part,) = found.responses[0].partitions
     assert part.current_leader == Response.LeaderIdAndEpoch(leader_epoch=4)
     assert part.diverging_epoch is Response.EpochEndOffset.ABSENT
+
+
+@pytest.mark.parametrize("version", [0, 1, 3])
+def test_a_text_ends_within_its_message(version: int) -> None:
+    """Also where only its last byte is missing."""
+    kind = message("FindCoordinatorRequest")
+    whole = b"".join(encode(kind(key="group", key_type=0), version))
+    at = whole.index(b"group")
+    for size in range(at, at + len(b"group")):
+        with pytest.raises(MalformedError):
+            decode(kind, version, whole[:size])
+    told, end = decode(kind, version, whole)
+    assert (told.key, end) == ("group", len(whole))

@@ -280,3 +280,12 @@ def test_any_bytes_are_requests_or_a_violation(pieces: list[bytes]) -> None:
             started(connection)
     except ProtocolViolationError:
         pass
+
+
+@pytest.mark.parametrize("size", [-1, machine.FRAME_OF_STRANGERS + 1, 2**31 - 1])
+def test_a_bare_token_has_a_size_that_strangers_may_send(size: int) -> None:
+    connection = new()
+    connection.next_is_token = True
+    with pytest.raises(ProtocolViolationError, match=f"a SASL token of {size} bytes"):
+        feed(connection, struct.pack(">i", size) + bytes(20))
+        connection.next_request()

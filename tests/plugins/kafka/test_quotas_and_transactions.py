@@ -81,6 +81,7 @@ async def test_limits_are_set_found_and_taken_away(tmp_path: Path) -> None:
         assert told(await describe(client, ("client-id", ANY, None))).keys() == {rest}
         assert told(await describe(client, ("user", EXACT, "etl"), ("client-id", ANY, None))) == {}
         assert told(await describe(client, ("ip", ANY, None))) == {}
+        assert told(await describe(client, strict=True)) == {}, "each has a type, and no type is asked for"
         (planned,) = await alter(client, (entity(user="etl"), [op("producer_byte_rate", None)]), dry=True)
         assert planned.error_code == 0 and etl in told(await describe(client))
         removed = [op("producer_byte_rate", None), op("consumer_byte_rate", None)]

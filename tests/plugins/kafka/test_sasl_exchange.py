@@ -40,6 +40,7 @@ def test_the_exchange_of_rfc_7677() -> None:
 def test_names_are_unescaped_and_extensions_are_skipped() -> None:
     assert ScramLogin("SCRAM-SHA-256").first(b"n,,n=a=2Cb=3Dc,r=x,tokenauth=true") == "a,b=c"
     assert ScramLogin("SCRAM-SHA-256").first("y,a=ä,n=ä,r=x".encode()) == "ä"
+    assert ScramLogin("SCRAM-SHA-256").first(b"n,a=a=2Cb,n=a=2Cb,r=x") == "a,b", "both are"
 
 
 @pytest.mark.parametrize(

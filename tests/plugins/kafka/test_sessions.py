@@ -105,3 +105,8 @@ def test_sessions_have_so_many_partitions_and_no_more() -> None:
     assert (slots.partitions, slots.used, len(other)) == (6, 1, 0)
     one.end_all()
     assert (slots.partitions, slots.used) == (0, 0)
+
+
+def test_a_session_of_no_partition_is_none() -> None:
+    sessions = new()
+    assert sessions.begin({}) is None and not sessions.ids
