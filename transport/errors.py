@@ -120,9 +120,10 @@ class RemoteError(TransportError):
     """The peer's handler answered with an error: a handler-specific number, or one of `frames.Status`."""
 
     delivery: Delivery = "maybe"
+    _said = "answered with error {code}"
 
     def __init__(self, code: int, detail: str, *, peer: str = "") -> None:
-        super().__init__(f"{peer or 'the peer'} answered with error {code}: {detail}", peer=peer)
+        super().__init__(f"{peer or 'the peer'} {self._said.format(code=code)}: {detail}", peer=peer)
         self.code = code
         self.detail = detail
 
@@ -131,6 +132,7 @@ class NotAuthorisedError(RemoteError):
     """The peer accepts us but does not permit this request: nothing was done."""
 
     delivery: Delivery = "never"
+    _said = "refuses this"
 
 
 class RangeTruncated(TransportError):

@@ -259,5 +259,5 @@ class Registration:
         where = ", ".join(holder.endpoints) if isinstance(holder, rec.NodeRecord) else "an unknown address"
         return DuplicateNodeError(
             f"node id {self.membership.node_id} is in use by a living process at {where}: "
-            "stop it, or start this node under another node id"
+            "stop it, or start this node under another node id and with an empty folder"
         )

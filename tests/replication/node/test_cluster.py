@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
@@ -231,9 +232,15 @@ async def test_offsets_are_found_by_time(tmp_path: Path) -> None:
 async def test_a_living_node_id_is_refused(tmp_path: Path) -> None:
     async with Node(settings(tmp_path, 1, session_timeout_ms=20_000)):
         twin = NodeSettings(node_id=1, data_dir=tmp_path / "elsewhere", store=f"sqlite://{tmp_path}/meta.db")
-        with pytest.raises(DuplicateNodeError, match="node id 1 is in use"):
+        with pytest.raises(DuplicateNodeError, match=r"node id 1 is in use.* id and with an empty folder"):
             async with Node(twin):
                 pytest.fail("a second node 1 must not start")
+        # By now the folder belongs to node 1, so another id alone is no remedy.
+        with pytest.raises(NodeStartError, match="holds data of node 1, not of node 2"):
+            async with Node(attrs.evolve(twin, node_id=2)):
+                pytest.fail("a folder of node 1 must not be node 2's")
+        async with Node(attrs.evolve(twin, node_id=2, data_dir=tmp_path / "empty")) as other:
+            assert other.endpoints
 
 
 async def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
