@@ -102,7 +102,9 @@ class _Task:
         if time.monotonic() - since > self._options.poll_timeout_ms / 1000:
             raise StalledError(
                 f"{self._name}: nothing came from offset {position} on for "
-                f"pollTimeoutMs={self._options.poll_timeout_ms}; has the partition a leader that can be reached?"
+                f"pollTimeoutMs={self._options.poll_timeout_ms}; has the partition a leader that can be reached? A "
+                "node also lets clients wait that have taken more than their quota (insync config quotas): give "
+                f"{self._options.connection.client_id!r} a higher one, or raise pollTimeoutMs"
             )
 
     def _lost(self, position: int, error: OffsetOutOfRangeError) -> int:

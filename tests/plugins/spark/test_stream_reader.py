@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from insync.plugins.spark import DataLossError, OptionError
+from insync.plugins.spark import DataLossError, OptionError, StalledError
 from insync.replication import BlockingAdmin, BlockingConsumer, BlockingProducer
 from insync.replication.client import UnknownTopicError
 from tests.requires import missing
@@ -19,7 +19,7 @@ try:
     from insync.plugins.spark._columns import source_schema
     from insync.plugins.spark._offsets import Range
     from insync.plugins.spark._options import Connection, Options
-    from insync.plugins.spark._reading import ReadOptions, _Task
+    from insync.plugins.spark._reading import ReadOptions, _Task, read_range
     from insync.plugins.spark._source import STREAM_OPTIONS, InsyncStreamReader
 except ImportError as error:
     missing(f"{error.name} is not installed")
@@ -179,6 +179,27 @@ def test_a_range_ends_where_it_ends_and_not_at_a_record() -> None:
         connection=Connection(servers="x"), names=("value",), fail_on_data_loss=True, poll_timeout_ms=1
     )
     assert list(_Task(options, Range("t", 0, 4, 9), Behind()).run()) == []  # type: ignore[arg-type]
+
+
+def test_who_waits_because_of_a_quota_is_told_of_quotas(
+    servers: str, admin: BlockingAdmin, topic: str
+) -> None:
+    admin.create_topic(topic, 1, 1, SOLE)
+    with BlockingProducer(servers) as producer:
+        for _ in range(6):
+            producer.send(topic, b"x" * 900_000, partition=0)
+    options = ReadOptions(
+        connection=Connection(servers=servers, client_id=topic),
+        names=("value",),
+        fail_on_data_loss=True,
+        poll_timeout_ms=1000,
+    )
+    admin.alter_quotas("client_id", topic, {"consumer_byte_rate": 1})
+    try:
+        with pytest.raises(StalledError, match=f"more than their quota .* give '{topic}' a higher one"):
+            list(read_range(options, Range(topic, 0, 0, 6)))
+    finally:
+        admin.alter_quotas("client_id", topic, remove=["consumer_byte_rate"])
 
 
 def values_of(
