@@ -45,6 +45,7 @@ _TUNING = {
 """Settings of Kafka's clients (behind `kafka.`) that a job may keep: what they ask for is so anyway (`acks=all`, no
 isolation of a sink), or how fast Kafka's clients are."""
 _SECURITY = ("security.", "sasl.", "ssl.")
+_OF_TABLES = ("provider", "owner", "external", "location")
 _NO_END = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
 
 
@@ -201,6 +202,11 @@ def _unknown(key: str, names: Iterable[str]) -> str:
     if lower_key in _NO_END:
         return (
             f"{key!r} is for batch queries; a stream has no end (trigger availableNow ends at what there is)"
+        )
+    if lower_key in _OF_TABLES or lower_key.startswith("option."):
+        return (
+            "CREATE TABLE keeps options of its own in Spark's catalog, which a topic does not have; use CREATE "
+            "TEMPORARY VIEW ... USING insync OPTIONS (...), or spark.read and write"
         )
     if lower_key == "path":
         return "load(), save() and start() take no path; options name the topics"

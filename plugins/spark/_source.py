@@ -258,6 +258,7 @@ class InsyncStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableN
     def latestOffset(self, start: dict[str, dict[str, int]], limit: ReadLimit) -> dict[str, dict[str, int]]:
         begin = from_json(start)
         last = self._until if self._until is not None else self._available(begin)
+        self._tell_losses(begin, last)
         # A partition that is new begins at its first record, and one that is gone stays where it was.
         begin |= self._starts({at for at in last if at not in begin})
         end = {at: max(offset, last.get(at, offset)) for at, offset in begin.items()}
@@ -280,20 +281,20 @@ class InsyncStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def _available(self, known: Offsets) -> Offsets:
         self._seen = self._cluster.last(self._there({topic for topic, _ in known}))
+        return self._seen
+
+    def _tell_losses(self, known: Offsets, last: Offsets) -> None:
+        """Partitions that were read and are not there any more, or are shorter than that."""
         gone = [
             f"{topic}-{number} is gone; it was read up to offset {offset}"
             for (topic, number), offset in known.items()
-            if (topic, number) not in self._seen
+            if (topic, number) not in last
         ]
         tell_loss(sorted(gone), self._plan.read.fail_on_data_loss)
-        self._tell_shrunk(known)
-        return self._seen
-
-    def _tell_shrunk(self, known: Offsets) -> None:
         shrunk = [
-            f"{at[0]}-{at[1]}: was read up to offset {offset}, and the log ends at {self._seen[at]}"
+            f"{at[0]}-{at[1]}: was read up to offset {offset}, and the log ends at {last[at]}"
             for at, offset in sorted(known.items())
-            if offset > self._seen.get(at, offset)
+            if offset > last.get(at, offset)
         ]
         tell_loss(shrunk, self._plan.read.fail_on_data_loss)
 

@@ -40,7 +40,9 @@ async def test_a_refused_kind_reaches_no_handler_and_others_do(caplog):
             with pytest.raises(NotAuthorisedError, match="nobody may that") as caught:
                 await client.request(2, b"", [b"payload"], timeout=5)
             assert caught.value.code == Status.NOT_AUTHORISED
-            assert str(int(Status.NOT_AUTHORISED)) not in str(caught.value), "a number that is no help to a user"
+            assert str(int(Status.NOT_AUTHORISED)) not in str(caught.value), (
+                "a number that is no help to a user"
+            )
             assert not caught.value.retryable and caught.value.delivery == "never"
             (await client.request(1, timeout=5)).release()
             (await node.request(2, timeout=5)).release()

@@ -84,6 +84,7 @@ def test_what_is_no_time(text: str) -> None:
         ({"kafka.auto.offset.reset": "earliest"}, "use startingOffsets"),
         ({"kafka.key.deserializer": "X"}, "unknown option 'kafka.key.deserializer'"),
         ({"path": "/x"}, "take no path"),
+        ({"provider": "insync", "subscribe": "t"}, "use CREATE TEMPORARY VIEW"),
         ({"endingTimestamp": "5"}, "a stream has no end"),
         ({"servers": "h:1", "kafka.bootstrap.servers": "h:2"}, "is given twice, as 'h:1' and as 'h:2'"),
         ({"subscribe": "t", "startingTimestamp": str(2**63)}, "at most 9223372036854775807"),

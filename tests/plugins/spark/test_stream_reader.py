@@ -220,6 +220,11 @@ def test_losses_are_named(servers: str, admin: BlockingAdmin, topic: str) -> Non
         strict.latestOffset({topic: {"0": 12}}, ALL)
     loose = reader(servers, subscribe=topic, startingOffsets="earliest", failOnDataLoss="false")
     assert loose.latestOffset({topic: {"0": 12}}, ALL) == {topic: {"0": 12}}
+    for each in (strict, loose):
+        each.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLossError, match="was read up to offset 12, and the log ends at 10"):
+        strict.latestOffset({topic: {"0": 12}}, ALL)
+    assert loose.latestOffset({topic: {"0": 12}}, ALL) == {topic: {"0": 12}}
     admin.delete_records({(topic, 0): 7})
     start, end = {topic: {"0": 2}}, {topic: {"0": 9}}
     with pytest.raises(DataLossError, match=rf"{topic}-0: offsets \[2, 7\) have been deleted"):
@@ -275,6 +280,10 @@ def test_a_topic_that_was_deleted_is_a_loss(servers: str, admin: BlockingAdmin, 
     with pytest.raises(DataLossError, match=f"{topic}-0 is gone; it was read up to offset 5"):
         strict.latestOffset(end, ALL)
     assert loose.latestOffset(end, ALL) == later
+    pattern = reader(servers, subscribePattern=f"{topic}.*", startingOffsets="earliest")
+    pattern.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLossError, match=f"{topic}-0 is gone; it was read up to offset 5"):
+        pattern.latestOffset(end, ALL)
     # As after a restart: with clients that know nothing of the topic.
     both["clientId"] = topic
     with pytest.raises(DataLossError, match=f"{topic}-0 is gone, unread"):
