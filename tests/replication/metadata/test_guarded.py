@@ -318,10 +318,13 @@ async def test_session_of_a_handle_that_failed_is_over_whatever_the_store_says(
         session = await store.open_session(60_000)
         with pytest.raises(StoreUnavailableError, match=r"close of .*ReadTimeout: nobody is there"):
             await session.close()
-        session = await store.open_session(60_000)
+        sessions = [await store.open_session(60_000) for _ in range(2)]
         made[0].fail_in_a_task()
         with trio.fail_after(5):
-            await session.expired.wait()
+            for each in sessions:
+                await each.expired.wait()
+    await session.close()
+    assert session.expired.is_set(), "nobody can say any more that it is not"
 
 
 async def test_call_under_way_when_the_handle_fails_ends_with_it(autojump_clock: MockClock) -> None:

@@ -14,6 +14,7 @@ from trio.testing import MockClock
 from insync.replication.metadata import (
     Changed,
     Committed,
+    Conflict,
     InvalidTransactionError,
     MemoryHub,
     MemoryStore,
@@ -326,3 +327,10 @@ async def test_transaction_whose_time_is_over_does_not_take_effect_later(
         assert isinstance(await store.commit([], [Put("late", b"")]), Unknown)
         await trio.sleep(100)
         assert hub.revision == 0
+
+
+@pytest.mark.parametrize(
+    "outcome", [Committed(3, {"k": 2}), Committed(3, {}), Conflict("k"), Unknown("gone")]
+)
+def test_an_outcome_arrives_as_the_store_told_it(outcome: Committed | Conflict | Unknown) -> None:
+    assert m.Ended.of(outcome).outcome() == outcome
