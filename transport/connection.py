@@ -41,6 +41,8 @@ _NOW_BYTES = 1 << 20
 """So much is sent from where it was queued, if the link takes it: a task switch less."""
 _SILENT_TICKS = 3
 _UNASKED = ""
+_MOST_KINDS = 256
+"""Of requests whose verdicts are remembered; a peer may send 65,536, whether or not anybody serves them."""
 
 
 class _NoGate:
@@ -361,9 +363,11 @@ class Connection:
 
     def _may(self, request: Request) -> bool:
         kind = request.kind
-        if kind not in self._verdicts:
-            self._verdicts[kind] = None if self._authorise is None else self._authorise(self.peer, kind)
-        refusal = self._verdicts[kind]
+        refusal = self._verdicts.get(kind, _UNASKED)
+        if refusal == _UNASKED:
+            refusal = None if self._authorise is None else self._authorise(self.peer, kind)
+            if len(self._verdicts) < _MOST_KINDS:
+                self._verdicts[kind] = refusal
         if refusal is None:
             return True
         request.payload.release()
@@ -372,7 +376,7 @@ class Connection:
 
     def refuse(self, request: Request, detail: str) -> None:
         """See `Request.refuse`."""
-        if request.kind not in self._refused:
+        if request.kind not in self._refused and len(self._refused) < _MOST_KINDS:
             self._refused.add(request.kind)
             log.warning("%s is not authorised: %s", self._name, detail)
         self._session.refuse(request, detail)

@@ -63,6 +63,39 @@ async def test_a_handler_refuses_what_only_the_body_tells():
         nursery.cancel_scope.cancel()
 
 
+async def test_kinds_without_number_cost_little_and_are_judged_all_the_same(caplog):
+    """A peer may name any of 65,536."""
+    connections = []
+
+    def handler(request):
+        connections.append(request.connection)
+        request.payload.release()
+        request.reply()
+
+    def authorise(peer, kind):
+        return f"nobody may {kind}" if kind % 2 else None
+
+    async with trio.open_nursery() as nursery:
+
+        async def run(task_status):
+            await serve(
+                URL, handler, identity=Identity("c", 1, 1), authorise=authorise, task_status=task_status
+            )
+
+        await nursery.start(run)
+        client = await connect(URL, nursery=nursery, identity=Identity())
+        for kind in (*range(1, 2_000), *range(1, 2_000)):
+            if kind % 2:
+                with pytest.raises(NotAuthorisedError, match=f"nobody may {kind}$"):
+                    await client.request(kind, timeout=60)
+            else:
+                (await client.request(kind, timeout=60)).release()
+        (served,) = set(connections)
+        assert len(served._verdicts) <= 256 and len(served._refused) <= 256
+        nursery.cancel_scope.cancel()
+    assert len([each for each in caplog.records if "not authorised" in each.message]) <= 256
+
+
 def test_errors_of_authorisation_are_remote_errors():
     assert issubclass(NotAuthorisedError, RemoteError)
 
