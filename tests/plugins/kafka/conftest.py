@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,22 +49,24 @@ def running_cluster(*options: str, steady: bool = True) -> Iterator[Cluster]:
 
     steady: no node is ended; one that a busy machine stops for seconds keeps its place.
     """
-    process = subprocess.Popen(
-        [sys.executable, "-m", "insync", "up", "--kafka", "--json", *options],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **(STEADY_ENV if steady else {})},
-    )
-    try:
-        assert process.stdout is not None
-        ready = json.loads(process.stdout.readline())
-        pids = tuple([node["pid"] for node in ready["nodes"]])
-        yield Cluster(",".join(ready["kafka"]), tuple(ready["servers"]), pids)
-    finally:
-        process.terminate()
-        process.wait(30)
-        if process.stdout is not None:
-            process.stdout.close()
+    # The logs of a node that a test has killed stay: here not for long.
+    with tempfile.TemporaryDirectory(prefix="insync-kafka-") as place:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "insync", "up", "--kafka", "--json", *options],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": place, **(STEADY_ENV if steady else {})},
+        )
+        try:
+            assert process.stdout is not None
+            ready = json.loads(process.stdout.readline())
+            pids = tuple([node["pid"] for node in ready["nodes"]])
+            yield Cluster(",".join(ready["kafka"]), tuple(ready["servers"]), pids)
+        finally:
+            process.terminate()
+            process.wait(30)
+            if process.stdout is not None:
+                process.stdout.close()
 
 
 @pytest.fixture(scope="session")
