@@ -89,7 +89,8 @@ class Producer(Client):
         """`async with producer.transaction() as txn`: all records of the block take effect together, or none does.
 
         The end of the block commits. An exception or a cancellation aborts, which takes at most `max_block_ms`. If
-        that abort was not confirmed in this time, the next block begins with it.
+        that abort was not confirmed in this time, the next block begins with it. A cancellation during the
+        commit leaves its outcome open: call `commit` again before the next block.
         Readers with `isolation_level="read_committed"` see the records after the commit.
 
         Raises, when the block is left:
