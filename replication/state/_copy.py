@@ -5,8 +5,9 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from ..core.types import PartitionId
 from ..errors import again
 from ._applying import Applied, Applier
 from ._entries import Digest
+from ._resumable import Resumable
 from ._snapshots import Marker, Pieces, Shelf, load
 from .errors import ChangesLostError, DivergedError, SnapshotMissingError, StateClosedError, StateError
 from .settings import StateSettings
@@ -161,8 +163,7 @@ class Copy:
         send, receive = trio.open_memory_channel[Change](_MOST_CHANGES)
         self._listeners[send] = None
         try:
-            async with aclosing(self._heard(send, receive)) as heard:
-                yield heard
+            yield Resumable(partial(self._heard, send, receive))
         finally:
             self._listeners.pop(send, None)
             self._lost.pop(send, None)
@@ -170,11 +171,15 @@ class Copy:
 
     async def _heard(
         self, send: trio.MemorySendChannel[Change], receive: trio.MemoryReceiveChannel[Change]
-    ) -> AsyncGenerator[Change, None]:
-        async for change in receive:
-            yield change
-        self.check()
-        raise ChangesLostError(self._lost[send])
+    ) -> Change:
+        try:
+            return await receive.receive()
+        except trio.EndOfChannel:
+            self.check()
+            raise ChangesLostError(self._lost[send]) from None
+        except trio.ClosedResourceError:
+            # The block was left.
+            raise StopAsyncIteration from None
 
     def check(self) -> None:
         """Raise what has stopped this copy, if anything has."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import wraps
@@ -55,6 +56,8 @@ class Reading:
         self._heard: Any = None
         self._lock = trio.Lock()
         self._waits = trio.CancelScope()
+        self._unread: deque[Any] = deque()
+        """What came for readers that were cancelled."""
 
     async def begin(self) -> None:
         self._heard = await self._block.__aenter__()
@@ -62,9 +65,15 @@ class Reading:
     async def next(self) -> Any:
         """Raises StopAsyncIteration when there is no more."""
         async with self._lock:
+            if self._unread:
+                return self._unread.popleft()
             with trio.CancelScope() as self._waits:
                 return await self._heard.__anext__()
         raise StopAsyncIteration
+
+    def put_back(self, item: Any) -> None:
+        """Nobody has waited for this: it comes again."""
+        self._unread.appendleft(item)
 
     async def end(self) -> None:
         """Leave the block. A reader that was given up may not know it yet: it goes first."""

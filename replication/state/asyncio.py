@@ -16,6 +16,7 @@ from . import handle as _handle
 from . import replica as _replica
 from ._copy import Change
 from ._faces import CopyFacts, ElectionFacts, Held, Reading, awaited, awaited_plain, portal
+from ._resumable import Resumable
 from .errors import StateClosedError
 from .machine import StateMachine
 from .objects import ReplicatedObject
@@ -51,16 +52,12 @@ class _Face(CopyFacts, Bridge[Any]):
     async def _reading(self, block: Any) -> AsyncIterator[AsyncIterator[Any]]:
         reading = Reading(block)
 
-        async def all_read() -> AsyncIterator[Any]:
-            while True:
-                try:
-                    yield await self._call(reading.next)
-                except StopAsyncIteration:
-                    return
+        async def following() -> Any:
+            return await self._call(reading.next, undo=reading.put_back)
 
         await self._call(reading.begin, undo=reading.end_in(self._portal))
         try:
-            yield all_read()
+            yield Resumable(following)
         finally:
             await self._call(reading.end)
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 from ..client import _arguments as given
 from ._batteries import CounterState, DictMachine, SetState
 from ._packing import own, pack, unpack
+from ._resumable import Resumable
 from .handle import ObjectReplica
 from .objects import raise_answer
 from .replica import Replica
@@ -103,10 +104,12 @@ class ReplicatedDict(Replica):
         _key(key)
         await self.read()
 
-        async def values() -> AsyncIterator[Any]:
-            seen: Any = _NOTHING
-            told = b""
-            while True:
+        seen: Any = _NOTHING
+        told, is_over = b"", False
+
+        async def following() -> Any:
+            nonlocal seen, told
+            while not is_over:
                 value = self._data.get(key)
                 if value is seen:
                     await self.moved()
@@ -114,13 +117,13 @@ class ReplicatedDict(Replica):
                 # By their bytes: 1 equals True, and a NaN not even itself.
                 seen, before, told = value, told, pack(value)
                 if told != before:
-                    yield unpack(told)
+                    return unpack(told)
+            raise StopAsyncIteration
 
-        watched = values()
         try:
-            yield watched
+            yield Resumable(following)
         finally:
-            await watched.aclose()  # type: ignore[attr-defined]
+            is_over = True
 
     @property
     def _data(self) -> dict[Key, Any]:

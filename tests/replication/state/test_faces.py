@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -133,6 +135,43 @@ def test_every_face_has_every_method(face: object, name: str) -> None:
     for method, _ in inspect.getmembers(theirs, lambda value: inspect.isfunction(value)):
         if not method.startswith("_") and method not in _TRIO_ONLY:
             assert hasattr(ours, method), f"{name}.{method}"
+
+
+def test_on_asyncio_who_reads_with_a_timeout_reads_on_after_it(threaded_servers: list[str]) -> None:
+    """What comes just as the reader gives up comes again."""
+
+    async def main() -> None:
+        async with (
+            on_asyncio.ReplicatedDict.open(threaded_servers, "d", name="one") as one,
+            one.watch("k") as values,
+            one.changes() as changes,
+        ):
+            assert await anext(values) is None
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(anext(values), 0.01)
+            count = 100
+
+            async def put() -> None:
+                for number in range(count):
+                    await one.put("k", number)
+
+            putting = asyncio.create_task(put())
+            heard: list[int] = []
+            seen = None
+            # From what is too short for anything to what is long enough for a slow machine.
+            limits = itertools.cycle([0.0002, 0.0005, 0.001, 0.002, 0.005, 1.0])
+            async with asyncio.timeout(120):
+                while len(heard) < count:
+                    with suppress(asyncio.TimeoutError):
+                        change = await asyncio.wait_for(anext(changes), next(limits))
+                        heard.append(change.offset)
+                while seen != count - 1:
+                    with suppress(asyncio.TimeoutError):
+                        seen = await asyncio.wait_for(anext(values), next(limits))
+            await putting
+            assert heard == sorted(set(heard))
+
+    asyncio.run(main())
 
 
 def test_a_block_that_is_read_can_be_left_at_any_time(threaded_servers: list[str]) -> None:

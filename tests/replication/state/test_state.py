@@ -522,6 +522,38 @@ async def test_a_watch_goes_by_what_a_value_is_and_not_by_what_it_equals(servers
             assert type(seen) is type(value) and (seen == value or value != value)
 
 
+async def test_who_reads_with_a_timeout_reads_on_after_it(servers: list[str]) -> None:
+    async with (
+        ReplicatedDict.open(servers, "d", name="one") as one,
+        one.watch("k") as values,
+        one.changes() as changes,
+    ):
+        assert await anext(values) is None
+        for number in range(3):
+            for reader in (values, changes):
+                with trio.move_on_after(0.01) as scope:
+                    await anext(reader)
+                assert scope.cancelled_caught
+            await one.put("k", number)
+            with trio.fail_after(40):
+                assert await anext(values) == number and (await anext(changes)).name == "one"
+        held = values, changes
+        with trio.fail_after(40):
+            async with trio.open_nursery() as nursery:
+
+                async def read_on(reader: Any) -> None:
+                    with pytest.raises(StopAsyncIteration):
+                        while True:
+                            await anext(reader)
+
+                async with one.changes() as ended, one.watch("k") as ended_too:
+                    nursery.start_soon(read_on, ended)
+                    assert await anext(ended_too) == 2
+    for reader in (ended, ended_too, *held):
+        with pytest.raises(StopAsyncIteration):
+            await anext(reader)
+
+
 async def test_a_lock_is_held_by_one_and_its_tokens_grow(servers: list[str]) -> None:
     inside, tokens = 0, []
     async with (
