@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from insync.storage import Defect, DiskLog, LogDirectory, LogNotFoundError, LogSettings, verify
 from insync.storage.batch import build_batch, crc32c, scan
+from insync.storage.verification import partition_folders
 
 from .building import append, batch, open_disk
 
@@ -285,6 +286,19 @@ def test_the_folder_of_data_folders_is_refused_by_their_names(tmp_path: Path) ->
         (folder / "t-0").mkdir()
     with pytest.raises(LogNotFoundError, match=r"name one of them \(node-1, node-2\)"):
         verify(tmp_path)
+
+
+def test_a_folder_is_told_by_its_files_also_where_it_has_no_records(tmp_path: Path) -> None:
+    data, partition = tmp_path / "disk" / "data", tmp_path / "t-0"
+    (data / "old").mkdir(parents=True)
+    for folder in (data, data / "old"):
+        (folder / "meta.properties").touch()
+    assert partition_folders(data) == [], "whatever else lies there"
+    with pytest.raises(LogNotFoundError, match=r"name one of them \(data\)"):
+        partition_folders(data.parent)
+    partition.mkdir()
+    (partition / "partition.metadata").touch()
+    assert partition_folders(partition) == [partition]
 
 
 @pytest.mark.parametrize("closed", ["lost+found", "other-0"])

@@ -187,3 +187,19 @@ async def test_a_range_that_cannot_be_read_ends_its_own_connection_and_no_other(
         os.close(reader)
         os.close(writer)
     assert isinstance(outcomes[0], ConnectionLost)
+
+
+def test_what_a_flush_adds_at_the_end_is_not_left_for_the_next_turn() -> None:
+    """A connection notes itself while a turn is open: at its end nobody would come for that."""
+    ours = Turn()
+    found: list[bool] = []
+
+    class Looking:
+        def flush(self) -> None:
+            found.append(ours.is_open)
+
+    with ours:
+        ours.note(Looking())
+        ours.hurry()
+        ours.note(Looking())
+    assert found == [True, False]
