@@ -60,7 +60,21 @@ def test_an_obvious_change_is_noticed() -> None:
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=550)
     figures = json.loads(done.stdout)
-    assert (figures["sample"], figures["killed"], done.returncode) == (1, 1, 0), done.stderr
+    assert (figures["sample"], figures["killed_by"], done.returncode) == (1, {"tests": 1}, 0), done.stderr
+
+
+def test_nothing_that_can_be_changed_is_loaded_before_a_trial() -> None:
+    """Otherwise every change would count as noticed when it is loaded."""
+    script = (
+        "import sys\n"
+        "from tests.mutants.mechanical.reach import warm_up\n"
+        "warm_up()\n"
+        "print([each for each in sys.modules if each.startswith('insync.replication')])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=550
+    )
+    assert done.stdout == "[]\n", done.stderr
 
 
 def test_a_test_is_asked_about_the_lines_that_it_runs_and_the_quickest_comes_first() -> None:

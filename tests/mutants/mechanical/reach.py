@@ -92,9 +92,12 @@ def run_tests(which: list[str], *plugins: object) -> bool:
 
 
 def warm_up() -> None:
-    """Load pytest's plugins once, so that no trial has to; trials are forked from this process."""
+    """Load pytest's plugins once, so that no trial has to; trials are forked from this process.
+
+    What the tests' `conftest.py` imports is not loaded: no change could be made to it any more.
+    """
     with contextlib.redirect_stdout(io.StringIO()):
-        pytest.main([*_QUICK, "--collect-only", str(Path(__file__))])
+        pytest.main([*_QUICK, "--noconftest", "--collect-only", str(Path(__file__))])
     gc.freeze()
 
 
