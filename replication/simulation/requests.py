@@ -142,7 +142,7 @@ class Requests:
                     return
                 if sent.by_name:
                     sent.facts = host.facts if host is not None else sent.facts
-                elif host is None or host is not sent.host:
+                elif host is not sent.host:
                     return  # its client means another topic
             self._produce(node, batches)
 
