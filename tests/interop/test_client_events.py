@@ -24,9 +24,9 @@ from insync.plugins.kafka.handlers import offsets
 right = offsets._offsets
 
 
-def wrong(request, found, version):
+def wrong(found):
     found = {place: (error, at + (at == 2), *rest) for place, (error, at, *rest) in found.items()}
-    return right(request, found, version)
+    return right(found)
 
 
 offsets._offsets = wrong

@@ -56,7 +56,7 @@ async def test_a_successor_goes_on_and_fences_its_predecessor(tmp_path: Path) ->
                 old = await first.identify("job/1")
                 new = await second.identify("job/1")
                 assert new == (old.producer_id, old.producer_epoch + 1)
-                assert (await second.written(new.producer_id, [("t", 0)]))["t", 0] == (-1, -1)
+                assert (await second.written(new.producer_id, [("t", 0)]))["t", 0] == (-1, -1, -1)
                 # Until the successor has written, the predecessor may: the successor sees it.
                 await first.send("t", 0, batch(old, 1, [b"0", b"1"]))
                 await first.flush()
@@ -64,7 +64,7 @@ async def test_a_successor_goes_on_and_fences_its_predecessor(tmp_path: Path) ->
                 with pytest.raises(OutOfOrderSequenceError):
                     await second.flush()
             async with BatchProducer(servers) as first, BatchProducer(servers) as second:
-                assert (await second.written(new.producer_id, [("t", 0)]))["t", 0] == (2, old.producer_epoch)
+                assert (await second.written(new.producer_id, [("t", 0)]))["t", 0] == (2, old.producer_epoch, 1)
                 await second.send("t", 0, batch(new, 3, [b"2", b"3"]))
                 await second.flush()
                 await first.send("t", 0, batch(old, 3, [b"zombie"]))
