@@ -322,7 +322,8 @@ def trusts(path: Path, looks: list[tuple[list[bool], int, bool]]) -> bool:
     script = Scripted()
     store = SqliteStore(path)
     engine: Any = SimpleNamespace(database=script, notices=script, worker=SimpleNamespace(notices=0))
-    for script.told, *found in looks:
+    for told, *found in looks:
+        script.told = [*told]
         script.found = [(found[0], found[1])]
         store._look(engine)
     assert store._trusts_notices == (engine.worker.notices is not None), "who distrusts waits for none"
