@@ -166,7 +166,12 @@ def test_the_processes_of_a_trial_end_with_the_run_that_a_signal_ends(
     test = tmp_path / "test_waiting.py"
     hears, told = os.pipe()
     test.write_text(WAITS_WITH_A_PROCESS.format(told=told))
-    run = subprocess.Popen([sys.executable, "-c", WHOLE_RUN, str(test)], cwd=ROOT, pass_fds=(told,))
+    # What a shell starts in the background ignores SIGINT, and so would all that it starts.
+    asked = signal.signal(number, signal.SIG_DFL)
+    try:
+        run = subprocess.Popen([sys.executable, "-c", WHOLE_RUN, str(test)], cwd=ROOT, pass_fds=(told,))
+    finally:
+        signal.signal(number, asked)
     os.close(told)
     sleeper = -1
     try:
@@ -218,7 +223,12 @@ def test_a_trial_ends_with_its_run_even_if_that_is_killed(tmp_path: Path) -> Non
     test = tmp_path / "test_waiting.py"
     hears, told = os.pipe()
     test.write_text(HOLDS_A_PIPE.format(told=told))
-    run = subprocess.Popen([sys.executable, "-c", WHOLE_RUN, str(test)], cwd=ROOT, pass_fds=(told,))
+    # What a shell starts in the background ignores SIGINT, and so would all that it starts.
+    asked = signal.signal(number, signal.SIG_DFL)
+    try:
+        run = subprocess.Popen([sys.executable, "-c", WHOLE_RUN, str(test)], cwd=ROOT, pass_fds=(told,))
+    finally:
+        signal.signal(number, asked)
     os.close(told)
     trial = -1
     try:
