@@ -185,11 +185,19 @@ def choose_all(page: WebDriver, label: str, options: Sequence[str], section: str
 
 
 def press(page: WebDriver, text: str) -> None:
-    """As with the mouse, as soon as there is such a button."""
+    """As with the mouse, as soon as there is such a button and it stands still.
+
+    A dialog grows as it opens: what is pressed at one place and let go at another has not been clicked.
+    """
+    before = None
 
     def pressed() -> bool:
+        nonlocal before
         button = page.find_element(By.XPATH, f"//button[normalize-space(.)={json.dumps(text)}]")
         page.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
+        last, before = before, button.rect
+        if last != before:
+            return False
         button.click()
         return True
 
