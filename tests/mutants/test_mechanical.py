@@ -223,12 +223,7 @@ def test_a_trial_ends_with_its_run_even_if_that_is_killed(tmp_path: Path) -> Non
     test = tmp_path / "test_waiting.py"
     hears, told = os.pipe()
     test.write_text(HOLDS_A_PIPE.format(told=told))
-    # What a shell starts in the background ignores SIGINT, and so would all that it starts.
-    asked = signal.signal(number, signal.SIG_DFL)
-    try:
-        run = subprocess.Popen([sys.executable, "-c", WHOLE_RUN, str(test)], cwd=ROOT, pass_fds=(told,))
-    finally:
-        signal.signal(number, asked)
+    run = subprocess.Popen([sys.executable, "-c", WHOLE_RUN, str(test)], cwd=ROOT, pass_fds=(told,))
     os.close(told)
     trial = -1
     try:
