@@ -262,7 +262,7 @@ class MaintainedLog(Log):
                     group[-1].end.offset,
                     modified,
                     self.settings.index_interval_bytes,
-                    lambda: step.ended(aborted),
+                    (lambda: step.ended(aborted)) if aborted else None,
                 )
                 # An index that says too much was left by an earlier version.
                 if len(group) > 1 or step.done.changed > changed or len(step.ended(aborted)) < len(aborted):

@@ -50,14 +50,15 @@ class CleanedSegment:
         end_offset: int,
         modified_ns: int,
         interval: int,
-        aborted: Callable[[], Sequence[AbortedTransaction]],
+        aborted: Callable[[], Sequence[AbortedTransaction]] | None,
     ) -> None:
         """Write the batches, check what was written, and make its indexes; on the device before this returns.
 
         end_offset: where the last batch must end.
         modified_ns: the time that the file is to have: batches without timestamps are aged by it.
         interval: bytes between index entries.
-        aborted: tells, when all batches are written, what the transaction index is to say.
+        aborted: tells, when all batches are written, what the transaction index is to say, be it nothing: an older
+        one is replaced by it. None: there is none to replace.
 
         Raises OSError, StorageBrokenError.
         """
@@ -74,8 +75,8 @@ class CleanedSegment:
             os.close(fd)
         self._write_index(INDEX_SUFFIX, bytes(found.index))
         self._write_index(TIME_INDEX_SUFFIX, bytes(found.time_index) + self._last_time(found))
-        if entries := aborted():
-            self._write_index(TRANSACTION_INDEX_SUFFIX, encode_index(entries))
+        if aborted is not None:
+            self._write_index(TRANSACTION_INDEX_SUFFIX, encode_index(aborted()))
         fsync_folder(self._folder)
 
     def _check(self, fd: int, end_offset: int, interval: int) -> LogScan:

@@ -13,6 +13,7 @@ from insync.storage.batch import build_batch, records, scan
 
 from .building import all_bytes, append, marker, open_disk
 from .memory_log import MemoryLog
+from .recording import Recorder
 
 SETTINGS = LogSettings(
     segment_bytes=2048,
@@ -151,8 +152,38 @@ def test_an_index_that_names_a_marker_that_is_gone_is_mended(tmp_path: Path) -> 
     assert log.aborted_transactions(0, 1) == [entry]
     close_segment(log)
     compact(log)
-    assert log.aborted_transactions(0, 1) == [] and indexes(log.folder).keys() == {"00000.txnindex.deleted"}
+    assert log.aborted_transactions(0, 1) == []
+    assert indexes(log.folder) == {"00000.txnindex": [], "00000.txnindex.deleted": [entry]}
     log.close(clean=False)
+
+
+def test_a_crash_brings_no_index_back_whose_markers_are_gone(tmp_path: Path) -> None:
+    """At each moment of the compaction that takes the marker away."""
+    log = open_disk(tmp_path / "t-0", SETTINGS)
+    put(log, b"a", b"aborted", by=5)
+    append(log, marker(commit=False, producer_id=5))
+    entry = AbortedTransaction(5, 0, 1, 2)
+    put(log, b"a", b"committed", by=5)
+    append(log, marker(commit=True, producer_id=5))
+    close_segment(log)
+    compact(log)
+    close_segment(log)
+    assert log.aborted_transactions(0, log.log_end_offset) == [entry] and 1 in markers(log)
+    found = set()
+    with pytest.MonkeyPatch.context() as patch:
+        recorder = Recorder(tmp_path, patch)
+        compact(log, NOW + 2000)
+        log.close(clean=False)
+    for at in range(len(recorder.ops) + 1):
+        folder = tmp_path / f"crash-{at}"
+        folder.mkdir()
+        recorder.crash(at, lambda _: True).put(folder)
+        left = open_disk(folder / "t-0", SETTINGS, cleaned_offset=0, recovery_point=log.recovery_point)
+        told = left.aborted_transactions(0, left.log_end_offset)
+        assert told == ([entry] if 1 in markers(left) else []), at
+        found.add(len(told))
+        left.close(clean=False)
+    assert found == {0, 1}
 
 
 def test_nothing_counts_from_an_open_transaction_on(log: Log) -> None:
