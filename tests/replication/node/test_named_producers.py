@@ -64,7 +64,8 @@ async def test_a_successor_goes_on_and_fences_its_predecessor(tmp_path: Path) ->
                 with pytest.raises(OutOfOrderSequenceError):
                     await second.flush()
             async with BatchProducer(servers) as first, BatchProducer(servers) as second:
-                assert (await second.written(new.producer_id, [("t", 0)]))["t", 0] == (2, old.producer_epoch, 1)
+                there = await second.written(new.producer_id, [("t", 0)])
+                assert there["t", 0] == (2, old.producer_epoch, 1)
                 await second.send("t", 0, batch(new, 3, [b"2", b"3"]))
                 await second.flush()
                 await first.send("t", 0, batch(old, 3, [b"zombie"]))
