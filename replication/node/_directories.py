@@ -61,7 +61,7 @@ class Owner(Protocol):
     def leads(self, partition: PartitionId) -> bool:
         """Called from other threads, too."""
 
-    def clock_difference(self) -> float:
+    def clock_difference(self, now_ms: int) -> float:
         """Called from other threads, too."""
 
     def clock_doubted(self, difference: float) -> None: ...

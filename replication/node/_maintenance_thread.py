@@ -63,8 +63,8 @@ class Deciding(Protocol):
     def leads(self, partition: PartitionId) -> bool:
         """The leader decides what is too old or too much; followers delete what lies below its log start."""
 
-    def clock_difference(self) -> float:
-        """Seconds by which this node's clock is ahead of the others', if that is too much; else 0."""
+    def clock_difference(self, now_ms: int) -> float:
+        """Seconds by which this time of this node's clock is ahead of the others', if that is too much; else 0."""
 
 
 class LogKeeper:
@@ -114,9 +114,9 @@ class LogKeeper:
         try:
             while not self._stop.wait(self._period):
                 for key, opened in self._directory.logs():
-                    # Before the clock is looked at: it may be set in between.
+                    # One look at the clock for both: between two it may be set.
                     now_ms = wall_clock_ms()
-                    if self._stop.is_set() or self._doubts_clock():
+                    if self._stop.is_set() or self._doubts_clock(now_ms):
                         break
                     self._maintain(PartitionId(*key), opened, now_ms)
         except Exception as error:  # noqa: BLE001 - not hidden: it ends the node
@@ -124,10 +124,10 @@ class LogKeeper:
         finally:
             self._token.run_sync_soon(self._stopped.set)
 
-    def _doubts_clock(self) -> bool:
+    def _doubts_clock(self, now_ms: int) -> bool:
         """What is deleted because a clock is wrong is gone for good: with each log the clock is looked at again."""
         assert self._token is not None
-        difference = self._deciding.clock_difference()
+        difference = self._deciding.clock_difference(now_ms)
         if bool(difference) != bool(self._doubted):
             self._token.run_sync_soon(self._progress.clock_doubted, difference)
         self._doubted = difference

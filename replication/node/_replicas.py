@@ -326,9 +326,9 @@ class Replicas:
         replica = self.broker.context.replicas.get(partition)
         return replica is not None and replica.leader is not None
 
-    def clock_difference(self) -> float:
+    def clock_difference(self, now_ms: int) -> float:
         """Other threads may ask."""
-        return self.clocks.difference(clock_distance(wall_clock_ms()))
+        return self.clocks.difference(clock_distance(now_ms))
 
     def clock_doubted(self, difference: float) -> None:
         self.directories.troubles.clock_doubted(difference)
