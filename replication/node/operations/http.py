@@ -70,6 +70,8 @@ class OperationsServer:
     health: Health
     _open: dict[trio.CancelScope, None] = attrs.Factory(dict)
     """Connections, the oldest first."""
+    _telling: trio.CapacityLimiter = attrs.Factory(lambda: trio.CapacityLimiter(1))
+    """Who makes an answer of many metrics; it goes on in its thread when its connection has had to make room."""
 
     async def serve(
         self,
@@ -132,8 +134,9 @@ class OperationsServer:
         match head.path.partition("?")[0]:
             case "/metrics":
                 accept = head.headers.get("accept", "")
-                snapshot = self.metrics.snapshot()
-                body, media_type = await trio.to_thread.run_sync(render, snapshot, accept)
+                async with self._telling:
+                    snapshot = self.metrics.snapshot()
+                    body, media_type = await trio.to_thread.run_sync(render, snapshot, accept)
                 return Answer(200, media_type, body)
             case "/health":
                 return Answer(200, _JSON, _json({"status": "alive"}))

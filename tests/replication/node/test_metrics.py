@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from insync.replication import Admin, Node, Producer
 from insync.replication.client import RecordTooLargeError
@@ -406,6 +408,38 @@ async def test_who_says_nothing_keeps_no_probe_out(tmp_path: Path, monkeypatch: 
         await other.send_all(b"GET /health HTTP/1.1\r\n\r\n")
         with trio.fail_after(60):
             assert (await other.receive_some(100)).startswith(b"HTTP/1.1 200 "), "the others did not have to"
+
+
+async def test_one_answer_is_made_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks again and again and does not wait takes neither the node's threads nor its event loop."""
+    asked, most = 3 * http.MOST_CONNECTIONS, 0
+    goes_on = threading.Event()
+
+    def slowly(snapshot: object, accept: str) -> tuple[bytes, str]:
+        assert goes_on.wait(60)
+        return b"told", "text/plain"
+
+    class Told:
+        def snapshot(self) -> None:
+            nonlocal most
+            most = max(most, trio.to_thread.current_default_thread_limiter().borrowed_tokens)
+
+    monkeypatch.setattr(http, "render", slowly)
+    server = http.OperationsServer(Told(), None)  # type: ignore[arg-type]  # all that is asked of them here
+    with trio.fail_after(60):
+        async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+            host, _, port = (await nursery.start(server.serve, "127.0.0.1", 0)).rpartition(":")
+            streams = []
+            for _ in range(asked):
+                streams.append(await trio.open_tcp_stream(host, int(port)))
+                await stack.enter_async_context(streams[-1])
+                await streams[-1].send_all(b"GET /metrics HTTP/1.1\r\n\r\n")
+            # Those that came last are left; who does not wait for them sees less, but nothing else.
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            goes_on.set()
+            assert (b"".join([each async for each in streams[-1]])).endswith(b"told")
+            nursery.cancel_scope.cancel()
+    assert most == 0, "a snapshot was taken while one was being told"
 
 
 async def test_head_says_how_long_the_body_would_be(tmp_path: Path) -> None:
