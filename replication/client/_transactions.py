@@ -56,6 +56,8 @@ class Transactions:
         self._groups = Coordinators(cluster)
         self._thing = f"transactional_id {settings.transactional_id!r}"
         self._failure: ClientError | None = None
+        self._is_left = False
+        """Whether the block of the open transaction was left, and the time to abort it was too short."""
         sender.on_failure = self._failed
 
     def _bar(self) -> None:
@@ -116,16 +118,18 @@ class Transactions:
         """See `Producer.begin`."""
         self._check("begin", Phase.READY)
         self._machine.begin()
-        self._failure = None
+        self._failure, self._is_left = None, False
         self._sender.begin_transaction(ProducerIdentity(*self._machine.ids))
         self._bar()
 
     async def confirm_abort(self) -> None:
         """Before a block: the abort of an earlier one may have had no answer, and nobody else calls `abort` again.
 
+        It may also not have been asked for, as long as leaders had not answered what was in flight.
+
         Raises what `abort` raises.
         """
-        if self._machine.phase is Phase.ABORTING:
+        if self._machine.phase is Phase.ABORTING or (self._is_left and self._machine.phase is Phase.ABORTABLE):
             await self.abort()
 
     def unbegin(self) -> None:
@@ -249,6 +253,11 @@ class Transactions:
             # The next block asks again, and the timeout ends it in any case.
             with suppress(ClientError):
                 await self.abort()
+        if self._machine.phase in (Phase.OPEN, Phase.ABORTABLE):
+            # What was in flight has not come to rest. Not to be committed by anybody, should it be written yet.
+            self._is_left = True
+            self._machine.failed()
+            self._bar()
 
 
 class Transaction:

@@ -447,6 +447,32 @@ async def test_a_block_begins_with_the_abort_that_nobody_confirmed(autojump_cloc
         assert ends(script)[asked:] == [(0, False), (1, True)]
 
 
+@pytest.mark.parametrize("waiting", [False, True])
+async def test_a_block_begins_with_the_abort_that_could_not_be_asked_for(
+    autojump_clock: Clock, waiting: bool
+) -> None:
+    """A leader was silent for longer than the end of the block before waits for what is in flight."""
+    one_at_once = {"max_in_flight_requests_per_connection": 1, "linger_ms": 0}
+    async with at_work(max_block_ms=5_000, **one_at_once) as (cluster, script, producer):
+        answered = trio.Event()
+        cluster.nodes[0].script(m.Kind.PRODUCE, answer_when(answered))
+        with pytest.raises(KeyError):
+            async with producer.transaction():
+                await producer.send("t", b"x")
+                await trio.testing.wait_all_tasks_blocked()
+                if waiting:
+                    await producer.send("t", b"y")
+                raise KeyError
+        assert ends(script) == []
+        answered.set()
+        await producer.flush()
+        with pytest.raises(TransactionAbortableError, match="is being aborted"):
+            await producer.commit()
+        async with producer.transaction():
+            await producer.send("t", b"z")
+        assert ends(script) == [(0, False), (1, True)]
+
+
 # Whole batches, of connectors
 
 
