@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -56,6 +57,7 @@ class Reading:
         self._heard: Any = None
         self._lock = trio.Lock()
         self._waits = trio.CancelScope()
+        self._is_over = False
         self._unread: deque[Any] = deque()
         """What came for readers that were cancelled."""
 
@@ -65,6 +67,9 @@ class Reading:
     async def next(self) -> Any:
         """Raises StopAsyncIteration when there is no more."""
         async with self._lock:
+            if self._is_over:
+                # Another reader, which was before this one, was told so in the middle.
+                raise StopAsyncIteration
             if self._unread:
                 return self._unread.popleft()
             with trio.CancelScope() as self._waits:
@@ -76,7 +81,8 @@ class Reading:
         self._unread.appendleft(item)
 
     async def end(self) -> None:
-        """Leave the block. A reader that was given up may not know it yet: it goes first."""
+        """Leave the block. Readers that were given up may not know it yet: they go first."""
+        self._is_over = True
         self._waits.cancel()
         async with self._lock:
             await self._block.__aexit__(None, None, None)
@@ -86,7 +92,9 @@ class Reading:
 
         def end_soon(_: None) -> None:
             assert portal.nursery is not None
-            portal.nursery.start_soon(self.end)
+            # When what the block reads is being closed, there is no task any more, and nothing to leave.
+            with suppress(RuntimeError):
+                portal.nursery.start_soon(self.end)
 
         return end_soon
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import enum
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from insync.replication.client import InvalidArgumentError
+from insync.replication._portal import Portal
+from insync.replication.client import ClosedError, InvalidArgumentError
 from insync.replication.state._faces import Reading
 from insync.replication.state.collections import _member
 
@@ -32,7 +36,8 @@ class Silent:
         await trio.sleep_forever()
 
 
-async def test_who_reads_ends_before_the_block_is_left() -> None:
+@pytest.mark.parametrize("readers", [1, 2, 3])
+async def test_who_reads_ends_before_the_block_is_left(readers: int) -> None:
     log: list[str] = []
     reading = Reading(Silent(log))
     await reading.begin()
@@ -44,10 +49,38 @@ async def test_who_reads_ends_before_the_block_is_left() -> None:
 
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(read)
+            for _ in range(readers):
+                nursery.start_soon(read)
             await trio.testing.wait_all_tasks_blocked()
             await reading.end()
-    assert sorted(log) == ["left", "read"]
+    assert sorted(log) == ["left", *["read"] * readers]
+
+
+def test_a_block_that_nobody_took_ends_with_what_it_reads() -> None:
+    """That has failed by itself, and takes no tasks any more, when the block is to be left."""
+    fails, may_end, has_run = threading.Event(), threading.Event(), threading.Event()
+
+    @asynccontextmanager
+    async def make() -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            fails.set()
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(may_end.wait)
+
+    portal = Portal(make, name="fails", closed_error=ClosedError)
+    portal.open()
+    reading = Reading(Silent([]))
+    portal.call(reading.begin)
+    assert portal.nursery is not None
+    portal.post(portal.nursery.cancel_scope.cancel)
+    assert fails.wait(PATIENCE)
+    portal.post(lambda: reading.end_in(portal)(None))
+    portal.post(has_run.set)
+    has_run.wait(PATIENCE)
+    may_end.set()
+    assert portal.ended.exception(PATIENCE) is None
 
 
 class Colour(enum.StrEnum):
