@@ -129,7 +129,9 @@ class Transactions:
 
         Raises what `abort` raises.
         """
-        if self._machine.phase is Phase.ABORTING or (self._is_left and self._machine.phase is Phase.ABORTABLE):
+        if self._machine.phase is Phase.ABORTING or (
+            self._is_left and self._machine.phase is Phase.ABORTABLE
+        ):
             await self.abort()
 
     def unbegin(self) -> None:

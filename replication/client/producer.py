@@ -469,8 +469,9 @@ class Intake:
         self._producer.begin()
 
     def unbegin(self) -> None:
-        """Nobody was told of the transaction that `begin` has opened."""
-        self._producer._with_transactions().unbegin()
+        """Nobody was told of the transaction that `begin` has opened; nothing if the producer is closed by now."""
+        if not self._producer._closed:
+            self._producer._with_transactions().unbegin()
 
     async def leave(self) -> None:
         """An error has left the block of a transaction: abort it if possible, within `max_block_ms`."""

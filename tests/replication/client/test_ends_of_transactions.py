@@ -473,6 +473,14 @@ async def test_a_block_begins_with_the_abort_that_could_not_be_asked_for(
         assert ends(script) == [(0, False), (1, True)]
 
 
+async def test_a_transaction_that_nobody_was_told_of_ends_with_its_producer(autojump_clock: Clock) -> None:
+    """Without an error: it would end the loop of the thread in which the producer is, with all that runs there."""
+    async with at_work() as (_, _, producer):
+        intake = producer.intake
+        await intake.begin()
+    intake.unbegin()
+
+
 # Whole batches, of connectors
 
 
