@@ -39,8 +39,12 @@ class LastRow:
             )
 
 
-async def last_rows(connection: Connection, ends: Mapping[PartitionId, int]) -> dict[PartitionId, LastRow]:
+async def last_rows(
+    connection: Connection, ends: Mapping[PartitionId, int], largest_batch: int
+) -> dict[PartitionId, LastRow]:
     """The committed records at these offsets, but for those that were deleted or compacted away.
+
+    largest_batch: bytes that the records of a batch may have before compression.
 
     None at all if this client has no right to read.
     """
@@ -49,7 +53,11 @@ async def last_rows(connection: Connection, ends: Mapping[PartitionId, int]) -> 
         return found
     consumer = settled(
         lambda: Consumer(
-            connection.servers, auto_offset_reset="none", max_poll_records=1, **connection.settings()
+            connection.servers,
+            auto_offset_reset="none",
+            max_poll_records=1,
+            fetch_max_bytes=largest_batch,
+            **connection.settings(),
         )
     )
     async with consumer:

@@ -183,7 +183,7 @@ class Rows:
         if self._options.exactly_once and self._who.producer_epoch > 0:
             found = await self._producer.written(self._who.producer_id, [(topic, n) for n in range(count)])
             ends = {at: written.last_offset for at, written in found.items() if written.last_sequence > 0}
-            last = await last_rows(self._options.connection, ends)
+            last = await last_rows(self._options.connection, ends, LARGEST_BATCH_BYTES)
             for at, written in found.items():
                 # From 1 on, the last sequence is how many: a task writes less than wraps it.
                 done = max(0, written.last_sequence)
