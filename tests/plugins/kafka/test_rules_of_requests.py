@@ -408,6 +408,35 @@ async def test_a_topic_that_cannot_be_has_no_producers() -> None:
     ]
 
 
+async def test_what_is_named_again_and_again_does_not_fill_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four bytes of a request have all partitions of a transaction told, or all producers of a partition."""
+    each_has, named = 1_000, 200
+    monkeypatch.setattr(transaction_admin, "_MOST_AGAIN", 10 * each_has)
+    places = [m.PartitionName(topic="t", partition=index) for index in range(each_has)]
+    described = tm.TransactionDescription(transactional_id="a", partitions=places)
+
+    async def told(
+        client: object, request: tm.DescribeTransactionsRequest
+    ) -> tm.DescribeTransactionsResponse:
+        return tm.DescribeTransactionsResponse(transactions=[described])
+
+    monkeypatch.setattr(transaction_admin, "ask", told)
+    wanted = message("DescribeTransactionsRequest")(transactional_ids=["a"] * named)
+    answer = await transaction_admin.describe_transactions(client_with(), wanted, 0)
+    assert [each.error_code for each in answer.transaction_states] == [0] * 11 + [INVALID] * (named - 11)
+    assert sum(len(each.topics) for each in answer.transaction_states) == 11
+    Producers = message("DescribeProducersRequest")
+    wanted = Producers(topics=[Producers.TopicRequest(name="t", partition_indexes=[0] * named)])
+    producers = [m.ActiveProducer(producer_id=number, producer_epoch=0) for number in range(each_has)]
+    result = m.DescribeProducersResult(topic="t", partition=0, error=0, producers=producers)
+    client = client_with(m.DescribeProducersResponse(partitions=[result]))
+    (topic,) = (await transaction_admin.describe_producers(client, wanted, 0)).topics
+    assert [each.error_code for each in topic.partitions] == [0] * 11 + [INVALID] * (named - 11)
+    assert sum(len(each.active_producers) for each in topic.partitions) == 11 * each_has
+
+
 async def test_each_transactional_id_of_a_question_has_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
