@@ -77,6 +77,7 @@ NEVER_SET = ("replica.alter.log.dirs.io.max.bytes.per.second",)
 _INTS = frozenset({"min_insync_replicas", "max_message_bytes", "segment_bytes"})
 _OWN = {"produce_batch_validation": "insync.produce.batch.validation"}
 _DEFAULTS = TopicConfig()
+_MOST = 2**63 - 1
 _WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
 _NUMBER = re.compile(r"[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,3})?")
 _FIELDS = {
@@ -159,6 +160,8 @@ def _value(name: str, field: str, text: str) -> Value:
     # Python's numbers may have underscores, and the digits of any script.
     if not (_WHOLE if isinstance(default, int) else _NUMBER).fullmatch(text):
         raise ConfigError(f"{name}={text}: use a number")
+    if isinstance(default, int) and not -_MOST <= int(text) <= _MOST:
+        raise ConfigError(f"{name}={text}: use a number of 64 bits")
     return type(default)(text)
 
 

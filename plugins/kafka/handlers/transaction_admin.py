@@ -89,10 +89,9 @@ async def describe_producers(client: Client, request: Struct, version: int) -> S
             if again.may_tell((topic.name, i), len(one.producers) if one is not None else 0):
                 parts.append(_producers(topic.name, one, i, error, text))
             else:
-                refused = ErrorCode.INVALID_REQUEST
                 parts.append(
                     _Producers.PartitionResponse(
-                        partition_index=i, error_code=refused, error_message=_TOO_OFTEN
+                        partition_index=i, error_code=ErrorCode.INVALID_REQUEST, error_message=_TOO_OFTEN
                     )
                 )
         told.topics.append(_Producers.TopicResponse(name=topic.name, partitions=parts))

@@ -137,6 +137,15 @@ async def test_a_setting_without_a_value_is_no_setting(tmp_path: Path, name: str
         assert told.topics[0].error_code == ErrorCode.INVALID_CONFIG
 
 
+async def test_a_number_beyond_64_bits_is_refused_by_a_node_that_has_to_pass_it_on(tmp_path: Path) -> None:
+    """The other one is the controller: what nodes tell each other has no larger numbers."""
+    config = [Create.CreatableTopicConfig(name="retention.ms", value="9" * 20)]
+    wanted = Create.CreatableTopic(name="u", num_partitions=1, replication_factor=1, configs=config)
+    async with node_at(tmp_path), node_at(tmp_path, number=2) as node, client_of(node) as client:
+        told = await client.ask(Api.CREATE_TOPICS, 7, Create(topics=[wanted], timeout_ms=30_000))
+        assert told.topics[0].error_code == ErrorCode.INVALID_CONFIG
+
+
 async def test_a_policy_is_written_as_topics_have_it(tmp_path: Path) -> None:
     config = [Create.CreatableTopicConfig(name="cleanup.policy", value=" compact , delete,compact")]
     wanted = Create.CreatableTopic(name="u", num_partitions=1, replication_factor=1, configs=config)
