@@ -24,7 +24,8 @@ from ._settings import ProducerSettings
 from .delivery import Deliveries, Delivery, OnDelivery
 from .errors import InvalidArgumentError, RecordTooLargeError
 
-_RECORD_OVERHEAD = record_overhead_bytes(1 << 20, 1 << 20)
+RECORD_OVERHEAD = record_overhead_bytes(1 << 20, 1 << 20)
+"""What a record without headers counts for beside its key and value."""
 _HEADER_OVERHEAD = 10
 _ANY = 1 << 62
 
@@ -58,6 +59,17 @@ class Accumulator:
 
     def queue_of(self, batch: Batch) -> PartitionQueue:
         return self._topics[batch.topic].queues[batch.partition]
+
+    def largest_batch(self, batch: Batch) -> int:
+        """To how many bytes one of several records for the same topic may grow, as far as is known now."""
+        return self._topics[batch.topic].largest_batch
+
+    def divided(self, batch: Batch, parts: Sequence[Batch]) -> None:
+        """These have its records, and its memory, from now on."""
+        at = self.pending.index(batch)
+        del self.pending[at]
+        for part in reversed(parts):
+            self.pending.insert(at, part)
 
     def try_append(
         self,
@@ -94,9 +106,9 @@ class Accumulator:
             value = as_bytes("value", value)
         if key.__class__ is not bytes and key is not None:
             key = as_bytes("key", key)
-        size = _RECORD_OVERHEAD + (len(value) if value else 0) + (len(key) if key else 0)
+        size = RECORD_OVERHEAD + (len(value) if value else 0) + (len(key) if key else 0)
         if headers:
-            size += _headers_size(headers)
+            size += headers_size(headers)
             headers = tuple(headers)
         if timestamp_ms is not None:
             timestamp_ms = _timestamp(timestamp_ms)
@@ -133,10 +145,10 @@ class Accumulator:
             queues = self._topics[topic]
             if key is None:
                 queue, most = queues.sticky, queues.sticky_until
-                size = _RECORD_OVERHEAD + len(value)
+                size = RECORD_OVERHEAD + len(value)
             elif key.__class__ is bytes and not queues.has_grown:
                 queue, most = queues.by_key[key], _ANY
-                size = _RECORD_OVERHEAD + len(value) + len(key)
+                size = RECORD_OVERHEAD + len(value) + len(key)
             else:
                 return None
         except (KeyError, TypeError):
@@ -189,9 +201,9 @@ class Accumulator:
             return None
         value = value if value is None else as_bytes("value", value)
         key = key if key is None else as_bytes("key", key)
-        size = _RECORD_OVERHEAD + (len(value) if value else 0) + (len(key) if key else 0)
+        size = RECORD_OVERHEAD + (len(value) if value else 0) + (len(key) if key else 0)
         if headers:
-            size += _headers_size(headers)
+            size += headers_size(headers)
             headers = tuple(headers)
         timestamp_ms = timestamp_ms if timestamp_ms is None else _timestamp(timestamp_ms)
         if size > self._largest:
@@ -218,7 +230,7 @@ class Accumulator:
         first = values[start]
         if first.__class__ is not bytes and first is not None:
             first = as_bytes("value", first)
-        overhead = _RECORD_OVERHEAD + (len(key) if key else 0)
+        overhead = RECORD_OVERHEAD + (len(key) if key else 0)
         first_size = overhead + (len(first) if first else 0)
         largest = self._largest
         if first_size > largest:
@@ -344,8 +356,8 @@ def _fitting(lengths: Sequence[int], overhead: int, room: int) -> int:
     return max(1, bisect_right(range(len(ends)), room, key=lambda at: ends[at] + overhead * (at + 1)))
 
 
-def _headers_size(headers: Headers) -> int:
-    """Refuse an invalid header now: when the batch is built, it would fail all records of the batch."""
+def headers_size(headers: Headers) -> int:
+    """What headers count for. Refuse an invalid one now: when the batch is built, it would fail all its records."""
     size = 0
     try:
         if not isinstance(headers, Sequence):  # what can be gone through once only may be needed twice

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import time_ns
 from typing import NamedTuple
@@ -57,16 +58,21 @@ class Batch:
         "keys",
         "last_error",
         "looked_at",
+        "maybe_in_whole",
         "maybe_written",
         "number",
+        "parent",
         "partition",
+        "parts",
         "sealed",
         "sequence",
         "since",
         "size",
+        "starts",
         "timestamp_ms",
         "timestamps",
         "topic",
+        "undone",
         "until",
         "values",
     )
@@ -93,6 +99,7 @@ class Batch:
         self.sequence = -1
         self.attempts = 0
         self.maybe_written = False
+        self.maybe_in_whole = False
         self.last_error: BaseException | None = None
         self.done = False
         self.looked_at = False
@@ -100,6 +107,14 @@ class Batch:
         self.base_offset = -1
         self.error: ClientError | None = None
         self.event: trio.Event | None = None
+        self.parts: Sequence[Batch] | None = None
+        """What it was divided into, as it was too large. They have the outcomes; it is `done` when all are."""
+        self.starts: Sequence[int] = ()
+        """Of each part, the index here of its first record."""
+        self.undone = 0
+        """How many parts have no outcome yet."""
+        self.parent: Batch | None = None
+        """Of which it is such a part, until its outcome is known."""
 
     @property
     def count(self) -> int:
@@ -180,15 +195,52 @@ class Batch:
 
     def settle(self, base_offset: int, error: ClientError | None) -> None:
         """The outcome is known; told once."""
-        self.done, self.base_offset, self.error = True, base_offset, error
-        if self.event is not None:
-            self.event.set()
+        self.base_offset, self.error = base_offset, error
+        self._end()
         callbacks, self.callbacks = self.callbacks, None
         for index, callback in callbacks or ():
             self.tell(index, callback)
 
+    def _end(self) -> None:
+        self.done = True
+        if self.event is not None:
+            self.event.set()
+        parent, self.parent = self.parent, None
+        if parent is not None:
+            parent.undone -= 1
+            if not parent.undone:
+                parent._end()
+
+    def divide(self, parts: Sequence[Batch], starts: Sequence[int]) -> None:
+        """Its records are those of `parts` from now on, and so are their callbacks."""
+        for part in parts:
+            part.parent, part.looked_at = self, self.looked_at
+        # Other threads look at deliveries, too: `parts` comes last.
+        self.undone, self.starts = len(parts), starts
+        self.parts = parts
+        callbacks, self.callbacks = self.callbacks, None
+        for index, callback in callbacks or ():
+            part, index = self.place(index)
+            part.callbacks = part.callbacks or []
+            part.callbacks.append((index, callback))
+        event, self.event = self.event, None
+        if event is not None:
+            event.set()
+
+    def place(self, index: int) -> tuple[Batch, int]:
+        """The batch that a record is in by now, and its index there."""
+        batch = self
+        while batch.parts is not None:
+            at = bisect_right(batch.starts, index) - 1
+            batch, index = batch.parts[at], index - batch.starts[at]
+        return batch, index
+
     def tell(self, index: int, callback: OnDelivery) -> None:
         """Call when the outcome is known, which may be now."""
+        if self.parts is not None:
+            part, index = self.place(index)
+            part.tell(index, callback)
+            return
         if not self.done:
             self.callbacks = self.callbacks or []
             self.callbacks.append((index, callback))
@@ -200,16 +252,24 @@ class Batch:
             _log.exception("on_delivery of %s-%d raised", self.topic, self.partition)
 
     async def wait(self) -> None:
-        if not self.done:
-            if self.event is None:
-                self.event = trio.Event()
-            await self.event.wait()
+        """Until the outcome of each record is known."""
+        while not self.done:
+            await self.changed()
+
+    async def changed(self) -> None:
+        """Wait until it is `done` or divided."""
+        if self.event is None:
+            self.event = trio.Event()
+        await self.event.wait()
 
     def __del__(self) -> None:
         if self.error is not None and not self.looked_at:
             log_unseen(f"{counted(self.count, 'record')} for {self.topic}-{self.partition}", self.error)
 
     def metadata(self, index: int) -> RecordMetadata:
+        if self.parts is not None:
+            part, index = self.place(index)
+            return part.metadata(index)
         self.looked_at = True
         if self.error is not None:
             raise again(self.error)

@@ -261,7 +261,7 @@ class Handover:
         while record._delivery is None and record._error is None:
             await self._moved.wait()
         if record._delivery is not None:
-            await record._delivery._batch.wait()
+            await record._delivery._settled()
 
     async def flush(self) -> None:
         await self.all_moved()

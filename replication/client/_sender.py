@@ -6,7 +6,7 @@ Which batch of a partition may go next, and under which sequence, is for its `Se
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
 import trio
@@ -15,11 +15,13 @@ from ...transport import Connection, DeadlineExceeded, NotAuthorisedError, Respo
 from .. import wire
 from ..core import messages as m
 from ..core.errors import ErrorCode
+from ..core.types import SEQUENCE_MODULUS
 from ..core.wording import counted
 from ._accumulator import Accumulator
 from ._batch import Batch, ProducerIdentity
 from ._buffers import Buffers
 from ._cluster import Cluster, Leader
+from ._dividing import divided
 from ._failures import code_of, has_code, unmade
 from ._identities import Identities
 from ._partitioning import PartitionQueue
@@ -342,6 +344,8 @@ class Sender:
         batch = queue.waiting[0]
         if batch is queue.open:
             queue.open = None
+        if batch.data is None and batch.count > 1:
+            batch = self._as_the_topic_takes_it(queue, batch)
         # The partitions take turns at the head of requests.
         del self.accumulator.active[queue]
         if len(queue.waiting) > 1:
@@ -350,6 +354,21 @@ class Sender:
             return None
         queue.is_held_up = False
         return queue.launch(self._leader(queue))
+
+    def _as_the_topic_takes_it(self, queue: PartitionQueue, batch: Batch) -> Batch:
+        """The first waiting batch, divided if the topic's limit is known to be lower than when it was gathered."""
+        largest = self.accumulator.largest_batch(batch)
+        if batch.size <= largest:
+            return batch
+        self._replace(queue, batch, *divided(batch, largest))
+        return queue.waiting[0]
+
+    def _replace(
+        self, queue: PartitionQueue, batch: Batch, parts: Sequence[Batch], starts: Sequence[int]
+    ) -> None:
+        batch.divide(parts, starts)
+        queue.divided(batch, parts)
+        self.accumulator.divided(batch, parts)
 
     def _seal(self, queue: PartitionQueue, batch: Batch) -> bool:
         """Make the bytes. Where that fails the batch takes no sequence, so that it leaves no gap."""
@@ -420,6 +439,8 @@ class Sender:
         if result is not None and result.error == ErrorCode.NONE:
             return self._acknowledged(queue, batch, result.base_offset)
         code, said = code_of(result)
+        if code == ErrorCode.RECORD_TOO_LARGE and batch.count == 1:
+            said = f"one record is too large by itself: {said}" if said else said
         error = error_for(code, str(queue), said, outcome="absent" if code.definite else "unknown")
         if result is not None and result.leader >= 0:
             self._cluster.hint(queue.topic, queue.partition, Leader(result.leader, result.leader_epoch))
@@ -432,6 +453,8 @@ class Sender:
             if code == ErrorCode.RECORD_TOO_LARGE:
                 # The topic may take less than it did when batches were last told how far to grow.
                 self._cluster.look()
+                if batch.count > 1 and not batch.done and self._given_up is None and self.fenced is None:
+                    return self._divide(queue, batch, error)
             return self._refused(queue, batch, error)
         if code != ErrorCode.NOT_ENOUGH_REPLICAS:
             self._suspect(queue)
@@ -442,6 +465,29 @@ class Sender:
         self._cluster.trust(queue.topic, queue.partition)
         if not batch.done:
             self._settle(batch, base_offset, None)
+
+    def _divide(self, queue: PartitionQueue, batch: Batch, error: ClientError) -> None:
+        """Send a refused batch of several records as smaller ones, under the same sequences (KIP-126)."""
+        try:
+            parts, starts = divided(batch, self.accumulator.largest_batch(batch))
+            if queue.sequenced:
+                self._seal_parts(queue, batch.sequence, parts)
+        except Exception as failure:  # noqa: BLE001 - whatever it is, it is about this batch alone
+            self._refused(queue, batch, unmade(batch, failure))
+            return
+        _log.info("%s; it is sent again in %d parts", error, len(parts))
+        for part in parts:
+            part.last_error = error
+        self._replace(queue, batch, parts, starts)
+        batch.let_go(self._buffers)
+
+    def _seal_parts(self, queue: PartitionQueue, sequence: int, parts: Sequence[Batch]) -> None:
+        identity = queue.identity
+        assert isinstance(identity, ProducerIdentity)
+        for part in parts:
+            codec = self._settings.compression_type
+            part.seal(identity, sequence, codec, self._buffers, self._tag is not None)
+            sequence = (sequence + part.count) % SEQUENCE_MODULUS
 
     def _warn_of(self, batch: Batch, error: BaseException) -> None:
         """Who only waits should not have to wait for `delivery_timeout_ms` to learn what for."""
@@ -509,7 +555,9 @@ class Sender:
                 # It leads, as far as it knows; one cut off from the metadata store learns last that it does not.
                 self._cluster.look()
             pause = self._cluster.backoff if starved else self._cluster.quick_backoff
-            queue.repeat(trio.current_time() + pause(queue.retries + 1))
+            # What was divided differs from what was refused: it need not wait.
+            seconds = 0.0 if any(not batch.attempts for batch in queue.failed) else pause(queue.retries + 1)
+            queue.repeat(trio.current_time() + seconds)
             self.accumulator.active[queue] = None
 
     def _suspect(self, queue: PartitionQueue) -> None:

@@ -8,11 +8,16 @@ for byte, so that the leader recognises a repetition. A batch of which no bytes 
 leaves no gap. One that is given up after it was sent may leave a gap in the sequences. What was sent behind it is
 tried under the old epoch first: accepted means that there is no gap; out of order proves that none of it is in the
 log, and it moves to the next epoch.
+
+A batch that its leader refuses as too large may be `divided` (KIP-126). Its parts have its sequences between them,
+so what was sent behind it stays as it is. Where an earlier attempt of the whole may have been written, a leader
+that has it calls the parts out of order, too, which proves nothing about such parts.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
 from ..core.types import SEQUENCE_MODULUS
@@ -25,12 +30,14 @@ class Sendable(Protocol):
     """What the window knows of a batch."""
 
     number: int
-    """Its place among those of the partition; given by the window, never changed."""
+    """Its place among those of the partition; given by the window, and higher once one before it is divided."""
     sequence: int
     """Of its first record under the current epoch; -1 until its bytes are made."""
     attempts: int
     maybe_written: bool
     """Whether an attempt ended without saying that nothing was written."""
+    maybe_in_whole: bool
+    """Whether it is a part of a batch that may have been written before it was divided."""
 
     @property
     def count(self) -> int:
@@ -156,6 +163,33 @@ class SendWindow(Generic[B]):
         batch.sequence = self.next_sequence
         self.next_sequence = (self.next_sequence + batch.count) % SEQUENCE_MODULUS
 
+    def divided(self, batch: B, parts: Sequence[B]) -> None:
+        """Smaller batches take the place of one that is in flight and was refused, or waits without a sequence.
+
+        Those of a refused one are to be sent as if each had failed retriably.
+        """
+        more = len(parts) - 1
+        for other in (*self.in_flight, *self.failed, *self.waiting):
+            if other.number > batch.number:
+                other.number += more
+        self.gaps = {number + more if number > batch.number else number for number in self.gaps}
+        self.numbers += more
+        sequence = batch.sequence
+        for place, part in enumerate(parts):
+            part.number = batch.number + place
+            part.maybe_written = part.maybe_in_whole = batch.maybe_written
+            if sequence >= 0:
+                part.sequence = sequence
+                sequence = (sequence + part.count) % SEQUENCE_MODULUS
+        if batch in self.in_flight:
+            self.in_flight.remove(batch)
+            self.failed.extend(parts)
+        else:
+            at = self.waiting.index(batch)
+            del self.waiting[at]
+            for part in reversed(parts):
+                self.waiting.insert(at, part)
+
     def launch(self, target: object) -> B:
         """The first waiting batch goes to `target`."""
         assert self.may_send(target)
@@ -203,6 +237,9 @@ class SendWindow(Generic[B]):
         """Whether "out of order" is but the consequence of an earlier batch that is not in the log."""
         if any(other.number < batch.number for other in (*self.failed, *self.in_flight)):
             return True
+        if batch.maybe_in_whole:
+            # The whole that it was a part of may be in the log: under another epoch it could be there twice.
+            return False
         if any(number < batch.number for number in self.gaps):
             self.gap_confirmed = True
             return True

@@ -65,6 +65,7 @@ class _Sent:
     count: int = 1
     attempts: int = 0
     maybe_written: bool = False
+    maybe_in_whole: bool = False
     outcome: Response | TransportError | None = None
     handle: Any = None
 
@@ -87,6 +88,9 @@ class _Queue(SendWindow[_Sent]):
 
 class BatchProducer(Client):
     """`async with BatchProducer(servers) as producer`; acks are always all.
+
+    A batch goes as it is, with the sequences that its caller gave it. One that its topic does not take
+    (`max_message_bytes`) ends the producer with `RecordTooLargeError`; `Producer` would divide it.
 
     Options are the fields of `ProducerSettings`; of these count the client's own, `buffer_memory`, and
     `delivery_timeout_ms`: how long one batch may fail before all is given up.
@@ -304,7 +308,10 @@ class BatchProducer(Client):
         if result.error == ErrorCode.NONE:
             return None
         self._cluster.hint(*queue.at, Leader(result.leader, result.leader_epoch))
-        return error_for(result.error, str(queue.at), result.message)
+        said = result.message
+        if result.error == ErrorCode.RECORD_TOO_LARGE and said:
+            said = f"a whole batch is never divided: {said}"
+        return error_for(result.error, str(queue.at), said)
 
 
 def _code(error: Exception) -> ErrorCode | None:

@@ -1,4 +1,4 @@
-"""What `send` hands back: a slot in a batch, whose outcome all records of the batch share."""
+"""What `send` hands back: a slot in a batch, whose outcome all records share that are sent with it."""
 
 from __future__ import annotations
 
@@ -47,13 +47,14 @@ class Delivery:
     @property
     def done(self) -> bool:
         """Whether the outcome is known."""
-        return self._batch.done
+        return self._place()[0].done
 
     @property
     def error(self) -> ClientError | None:
         """Why it failed; None if it did not, or not yet."""
-        self._batch.looked_at = True
-        return self._batch.error
+        batch, _ = self._place()
+        batch.looked_at = True
+        return batch.error
 
     def result(self) -> RecordMetadata:
         """The outcome, which must be known (`done`).
@@ -70,11 +71,23 @@ class Delivery:
 
     async def wait(self) -> RecordMetadata:
         """Wait for the outcome; raises as `result` does. Cancelling it does not take the record back."""
-        await self._batch.wait()
+        await self._settled()
         return self._batch.metadata(self._index)
 
+    async def _settled(self) -> None:
+        """Wait until the outcome is known."""
+        batch, index = self._place()
+        while not batch.done:
+            await batch.changed()
+            batch, index = batch.place(index)
+
+    def _place(self) -> tuple[Batch, int]:
+        """Where its record is by now: a batch that is too large is divided."""
+        batch = self._batch
+        return (batch, self._index) if batch.parts is None else batch.place(self._index)
+
     def __repr__(self) -> str:
-        error = self._batch.error
+        error = self._place()[0].error
         state = "pending" if not self.done else repr(error) if error else str(self.result())
         return f"<Delivery to {self.topic}-{self.partition}: {state}>"
 

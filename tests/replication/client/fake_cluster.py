@@ -55,6 +55,14 @@ class Partition:
             base_sequence=info.base_sequence,
         )
         verdict, kept = self.producers.check(meta)
+        entry = self.producers.get(info.producer_id)
+        if (
+            info.is_transactional
+            and info.base_sequence
+            and (entry is None or entry.producer_epoch < info.producer_epoch)
+        ):
+            # A transaction begins at 0 in each partition.
+            verdict = SequenceVerdict.OUT_OF_ORDER
         if verdict is SequenceVerdict.DUPLICATE and kept is not None:
             return ErrorCode.NONE, kept.base_offset
         if verdict is SequenceVerdict.OUT_OF_ORDER:

@@ -437,7 +437,7 @@ async def test_batches_behind_a_refused_one_move_to_the_next_epoch():
         node = cluster.nodes[0]
         async with Producer(cluster.urls, linger_ms=0, batch_size=300) as producer:
             await (await producer.send("t", b"first")).wait()
-            node.script(Kind.PRODUCE, fail_with(ErrorCode.RECORD_TOO_LARGE))
+            node.script(Kind.PRODUCE, fail_with(ErrorCode.INVALID_RECORD))
             deliveries = await producer.send_many("t", numbered(100))
             await producer.flush()
         failed = [d.error is not None for d in deliveries]

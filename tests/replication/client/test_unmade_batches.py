@@ -17,8 +17,8 @@ from insync.replication.client import (
     BatchProducer,
     ClientError,
     Delivery,
+    InvalidRecordError,
     Producer,
-    RecordTooLargeError,
     _batch,
 )
 from insync.replication.core.errors import ErrorCode
@@ -178,7 +178,7 @@ async def test_a_batch_that_cannot_be_stamped_for_the_next_epoch(monkeypatch: py
                 return real(*arguments)
 
             monkeypatch.setattr(_batch, "restamp_producer", once)
-            node.script(Kind.PRODUCE, fail_with(ErrorCode.RECORD_TOO_LARGE))
+            node.script(Kind.PRODUCE, fail_with(ErrorCode.INVALID_RECORD))
             values = [b"%06d" % n for n in range(100)]
             deliveries = await producer.send_many("t", values)
             with trio.fail_after(5):
@@ -187,7 +187,7 @@ async def test_a_batch_that_cannot_be_stamped_for_the_next_epoch(monkeypatch: py
         arrived = [value for value, each in zip(values, deliveries, strict=True) if each.error is None]
         unstamped = [each for each in deliveries if isinstance(each.error, BatchError)]
         assert unstamped and {each.error.outcome for each in unstamped if each.error} == {"absent"}
-        assert {type(each.error) for each in deliveries} == {type(None), RecordTooLargeError, BatchError}
+        assert {type(each.error) for each in deliveries} == {type(None), InvalidRecordError, BatchError}
         assert cluster.topics["t"][0].values() == [b"first", *arrived]
         assert arrived and arrived[-1] == values[-1]
 

@@ -23,23 +23,30 @@ class Sent:
     attempts: int = 0
     maybe_written: bool = False
     outcome: str = ""
+    maybe_in_whole: bool = False
+    records: list[int] = attrs.Factory(list)
 
 
 @attrs.define
 class Leader:
-    """Keeps a log of batch numbers, and five batches in mind."""
+    """Keeps a log of records, and five batches in mind."""
 
+    limit: int = 100
+    """How many records it takes in one batch."""
     log: list[int] = attrs.Factory(list)
     epoch: int = -1
     next_sequence: int = -1
-    known: deque[int] = attrs.Factory(lambda: deque(maxlen=WINDOW))
+    known: deque[tuple[int, int]] = attrs.Factory(lambda: deque(maxlen=WINDOW))
     begins_at_zero: bool = False
     """As in a transaction that has its own epoch."""
 
     def append(self, batch: Sent, epoch: int, sequence: int) -> str:
+        if batch.count > self.limit:
+            # It looks at nothing else of it.
+            return "too large"
         if epoch < self.epoch:
             return "fenced"
-        if epoch == self.epoch and sequence in self.known:
+        if epoch == self.epoch and (sequence, batch.count) in self.known:
             return "ok"
         if epoch > self.epoch:
             # A leader that does not know the producer takes any sequence; of a known one an epoch begins at 0.
@@ -50,9 +57,9 @@ class Leader:
         if epoch > self.epoch:
             self.epoch = epoch
             self.known.clear()
-        self.known.append(sequence)
+        self.known.append((sequence, batch.count))
         self.next_sequence = sequence + batch.count
-        self.log.append(batch.number)
+        self.log += batch.records
         return "ok"
 
 
@@ -68,9 +75,12 @@ class World:
     zombies: list[tuple[Sent, int, int]] = attrs.Factory(list)
     batches: list[Sent] = attrs.Factory(list)
     now: float = 0.0
+    pushed: int = 0
 
     def push(self, choice: int) -> None:
-        batch = Sent(count=1 + choice % 3)
+        count = 1 + choice % 4
+        batch = Sent(count=count, records=list(range(self.pushed, self.pushed + count)))
+        self.pushed += count
         self.window.push(batch)
         self.batches.append(batch)
 
@@ -108,11 +118,36 @@ class World:
         if said == "ok":
             self.window.acknowledged(batch)
             batch.outcome = batch.outcome or "acknowledged"
+        elif said == "too large":
+            self._too_large(batch)
         elif self.window.follows_a_failure(batch):
             self._fail(batch, written=False)
+        elif batch.maybe_in_whole:
+            self._give_up(batch)
         else:
             raise AssertionError(f"{batch} is out of order for no reason of its own")
         self._repeat()
+
+    def _too_large(self, batch: Sent) -> None:
+        if batch.outcome or batch.count == 1:
+            self._give_up(batch)
+            return
+        half = (batch.count + 1) // 2
+        parts = [
+            Sent(len(records), epoch=batch.epoch, records=records)
+            for records in (batch.records[:half], batch.records[half:])
+        ]
+        self.window.divided(batch, parts)
+        at = self.batches.index(batch)
+        self.batches[at : at + 1] = parts
+
+    def _give_up(self, batch: Sent) -> None:
+        self.window.given_up(batch)
+        batch.outcome = batch.outcome or ("unknown" if batch.maybe_written else "absent")
+
+    def limit(self, choice: int) -> None:
+        """The topic's limit is set; at last it takes any batch again."""
+        self.leader.limit = (1, 2, 3, 100)[choice % 4]
 
     def refuse(self, choice: int) -> None:
         """The leader takes no more for a while (not enough replicas), or never this one (too large)."""
@@ -122,8 +157,7 @@ class World:
         if choice % 2:
             self._fail(batch, written=False)
         else:
-            self.window.given_up(batch)
-            batch.outcome = batch.outcome or ("unknown" if batch.maybe_written else "absent")
+            self._give_up(batch)
         self._repeat()
 
     def disconnect(self, choice: int) -> None:
@@ -167,7 +201,7 @@ class World:
 
     def settle(self) -> None:
         """No more faults: everything that waits gets through."""
-        for _ in range(20 * len(self.batches) + 20):
+        for _ in range(20 * self.pushed + 20):
             for _ in range(WINDOW):
                 self.send(0)
             while self.on_the_way:
@@ -177,7 +211,7 @@ class World:
         assert not self.window.waiting and not self.window.in_flight and not self.window.failed
 
 
-STEPS = ["push", "send", "arrive", "answer", "refuse", "disconnect", "wake_the_dead", "expire"]
+STEPS = ["push", "send", "arrive", "answer", "refuse", "disconnect", "wake_the_dead", "expire", "limit"]
 steps = st.lists(
     st.tuples(st.sampled_from([*["push", "send", "arrive", "answer"] * 3, *STEPS]), st.integers(0, 11)),
     max_size=120,
@@ -196,9 +230,9 @@ def play(done: Iterable[tuple[str, int]], *, begins_at_zero: bool = False) -> No
     assert log == sorted(set(log)), "in order, none twice"
     for batch in world.batches:
         if batch.outcome == "acknowledged":
-            assert batch.number in log
+            assert set(batch.records) <= set(log)
         elif batch.outcome == "absent":
-            assert batch.number not in log
+            assert not set(batch.records) & set(log)
         else:
             assert batch.outcome == "unknown"
 
