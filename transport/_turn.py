@@ -63,8 +63,8 @@ _of_this_run: trio.lowlevel.RunVar[Turn] = trio.lowlevel.RunVar("turn")
 def turn() -> Turn:
     """The turn of this event loop: `with turn(): ...` sends at the end what is answered, and asked, inside.
 
-    `hurry` sends it before. Nothing may be awaited inside. Outside of a turn each
-    connection's writer task sends, a moment later.
+    `hurry` sends it before. Nothing may be awaited inside. Outside of a turn each connection's writer task sends, a
+    moment later.
     """
     try:
         return _of_this_run.get()
