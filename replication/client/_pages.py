@@ -12,9 +12,9 @@ from ..core import messages as m
 PAGE = m.MOST_DESCRIBED
 """Partitions in one answer."""
 _RESTARTS = 10
+"""How often a listing begins again because what it lists was changed meanwhile."""
 _MOST_PAGES = 1_000
 """Two million partitions: a node that names a next page for ever is not followed."""
-"""How often a listing begins again because what it lists was changed meanwhile."""
 
 Ask = Callable[[Any], Awaitable[Any]]
 

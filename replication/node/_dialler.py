@@ -129,8 +129,18 @@ class Dialler:
         message = effect.message
         if isinstance(message, FetchRequest) and self._is_time_due(effect.connection):
             message = attrs.evolve(message, time_ms=wall_clock_ms())
+        try:
+            body = wire.encode(message)
+        except Exception as error:
+            if not effect.raw:
+                raise
+            # No mistake of ours: a gateway asks, with a value of the wrong type or a number beyond 64 bits.
+            name = type(message).__name__
+            log.warning("%s of a gateway cannot be passed on: %r", name, error)
+            done(TransportError(f"{name} cannot be passed on: {type(error).__name__}: {error}"))
+            return
         handle = _of(effect.connection).request_nowait(
-            effect.kind, wire.encode(message), timeout=effect.timeout, on_done=done
+            effect.kind, body, timeout=effect.timeout, on_done=done
         )
         if not done.called:
             self._handles[effect.question] = handle

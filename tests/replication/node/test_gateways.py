@@ -344,6 +344,26 @@ async def test_values_of_the_wrong_type_are_answered_with_that(tmp_path: Path, m
         await ask(Client(), m.MetadataRequest())
 
 
+@pytest.mark.parametrize("value", [2**70, object()], ids=["number", "object"])
+async def test_values_that_no_message_has_are_not_passed_on(tmp_path: Path, value: Any) -> None:
+    """To the controller, which is another node."""
+    listeners = ("tcp://127.0.0.1:0",)
+    first = NodeSettings(
+        node_id=7, data_dir=tmp_path / "first", store=f"sqlite://{tmp_path}/m.db", listeners=listeners
+    )
+    async with Node(first) as other:
+        async with Admin(other.endpoints) as admin:
+            await admin.create_topic("t", partitions=1, replication_factor=1)
+        async with node_at(tmp_path):
+            while Probe.service.view.controller is None:
+                await Probe.service.confirm_view()
+            wrong = m.AlterConfigRequest(name="t", config={"retention_ms": value})
+            answer = (await ask(Client(), wrong)).message
+            assert "AlterConfigRequest cannot be passed on: " in answer.message, answer
+            right = m.AlterConfigRequest(name="t", config={"retention_ms": 5})
+            assert (await ask(Client(), right)).message.error == ErrorCode.NONE
+
+
 async def test_watchers_hear_of_views_until_they_say_no(tmp_path: Path) -> None:
     async with node_at(tmp_path):
         seen: list[int] = []
