@@ -40,7 +40,7 @@ class CreatedPartitions:
 
     def _read(self) -> None:
         """A line that a crash has cut short was never relied upon."""
-        found = self._path.read_text()
+        found = self._path.read_text(errors="replace")
         for sign, topic, number in _LINE.findall(found):
             (self._held.add if sign == "+" else self._held.discard)((topic, int(number)))
         lines = "".join(f"+ {topic} {number}\n" for topic, number in sorted(self._held))

@@ -37,12 +37,13 @@ def test_a_folder_that_is_missing_is_told_from_one_that_never_was(tmp_path: Path
     directory.close()
 
 
-def test_a_line_cut_short_spoils_no_later_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", [b"+ t ", b"\0\0\xff\x80"], ids=["cut", "never written"])
+def test_a_line_cut_short_spoils_no_later_one(tmp_path: Path, left: bytes) -> None:
     directory = opened(tmp_path)
     directory.open_log("t", 0, create=True)
     directory.close(clean=False)
-    with (tmp_path / FILE_NAME).open("a") as file:
-        file.write("+ t ")
+    with (tmp_path / FILE_NAME).open("ab") as file:
+        file.write(left)
     directory = opened(tmp_path)
     directory.open_log("t", 1, create=True)
     directory.close(clean=False)
