@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import attrs
@@ -157,8 +158,11 @@ def test_an_index_that_names_a_marker_that_is_gone_is_mended(tmp_path: Path) -> 
     log.close(clean=False)
 
 
-def test_a_crash_brings_no_index_back_whose_markers_are_gone(tmp_path: Path) -> None:
-    """At each moment of the compaction that takes the marker away."""
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_crash_brings_no_index_back_whose_markers_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    """At each moment of the compaction that takes the marker away, with all that was unsynced, or none of it."""
     log = open_disk(tmp_path / "t-0", SETTINGS)
     put(log, b"a", b"aborted", by=5)
     append(log, marker(commit=False, producer_id=5))
@@ -174,10 +178,11 @@ def test_a_crash_brings_no_index_back_whose_markers_are_gone(tmp_path: Path) -> 
         recorder = Recorder(tmp_path, patch)
         compact(log, NOW + 2000)
         log.close(clean=False)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
     for at in range(len(recorder.ops) + 1):
         folder = tmp_path / f"crash-{at}"
         folder.mkdir()
-        recorder.crash(at, lambda _: True).put(folder)
+        recorder.crash(at, lambda _: kept).put(folder)
         left = open_disk(folder / "t-0", SETTINGS, cleaned_offset=0, recovery_point=log.recovery_point)
         told = left.aborted_transactions(0, left.log_end_offset)
         assert told == ([entry] if 1 in markers(left) else []), at
