@@ -7,6 +7,7 @@ import gc
 import os
 import socket
 import sys
+from contextlib import suppress
 from typing import Any
 
 _DAEMON = "pyspark.daemon"
@@ -63,5 +64,9 @@ def acknowledge() -> None:
     if option is None:
         return
     one = ctypes.c_int(1)
-    for name in os.listdir("/proc/self/fd"):
+    names: list[str] = []
+    # Without /proc, or without a free descriptor, a task is later, and does not fail.
+    with suppress(OSError):
+        names = os.listdir("/proc/self/fd")
+    for name in names:
         _libc.setsockopt(int(name), socket.IPPROTO_TCP, option, ctypes.byref(one), ctypes.sizeof(one))

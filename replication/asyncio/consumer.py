@@ -247,7 +247,9 @@ class Consumer(Bridge[TrioConsumer]):
 
     async def __anext__(self) -> ConsumerRecord:
         while not (self._ahead and there.may_hand_out(self._held)):
-            self._ahead.extend(await self.poll())
+            polled = await self.poll()
+            # Another task may have put back meanwhile what was ahead: this is another deque then.
+            self._ahead.extend(polled)
         record = self._ahead.popleft()
         there.at_hand(self._held, record)
         return record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,6 +48,8 @@ class BlockingConsumer(BlockingClient[Consumer]):
         made = make_settings(ConsumerSettings, options, settings)
         self._aheads: list[deque[ConsumerRecord]] = []
         """Of each loop what was polled for it and what it has not come to yet."""
+        self._puts_back = threading.RLock()
+        """A loop whose records another thread puts back polls when that is done. A loop may be left anywhere."""
         super().__init__(client_portal(lambda: there.consumer_elsewhere(bootstrap_servers, made)))
 
     def subscribe(
@@ -227,7 +230,8 @@ class BlockingConsumer(BlockingClient[Consumer]):
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         ahead: deque[ConsumerRecord] = deque()
-        self._aheads.append(ahead)
+        with self._puts_back:
+            self._aheads.append(ahead)
         try:
             while True:
                 while there.may_hand_out(self._held):
@@ -241,19 +245,22 @@ class BlockingConsumer(BlockingClient[Consumer]):
                 ahead.extend(self.poll())
         finally:
             # A loop was left: go on from the first record that it did not see.
-            self._aheads.remove(ahead)
-            self._put_back(ahead)
+            with self._puts_back:
+                # Not by `remove`: loops with nothing ahead are equal.
+                del self._aheads[[each is ahead for each in self._aheads].index(True)]
+                self._put_back(ahead)
 
     def _put_back(self, *aheads: deque[ConsumerRecord]) -> None:
         """Go on from the first record that a loop has not come to; the loop may be in another thread."""
         unread = []
-        for ahead in aheads:
-            with suppress(IndexError):
-                while True:
-                    unread.append(ahead.pop())
-        if unread:
-            unread.sort(key=lambda each: each.offset)
-            self._portal.try_post(lambda: put_back(self._held, unread))
+        with self._puts_back:
+            for ahead in aheads:
+                with suppress(IndexError):
+                    while True:
+                        unread.append(ahead.pop())
+            if unread:
+                unread.sort(key=lambda each: each.offset)
+                self._portal.try_post(lambda: put_back(self._held, unread))
 
     def _do(self, function: Callable[[], Any]) -> Any:
         """For what changes what comes next: a loop must not go on with what was polled before."""

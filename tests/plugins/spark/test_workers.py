@@ -77,6 +77,12 @@ for spec, acknowledges in (None, 0), (ModuleSpec("pyspark.daemon", None), 1):
 ours.send(b"x"), plain.send(b"x")
 assert java.recv(1) == b"x", "nothing was closed"
 assert os.get_blocking(ours.fileno()), "whoever reads it waits as before"
+
+def fails(path):
+    raise OSError(24, "Too many open files")
+
+os.listdir = fails
+assert vars(pickle.loads(pickle.dumps(sent[0]))).keys() == vars(sent[0]).keys(), "it is later, and does not fail"
 """
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from insync.replication.client import (
     BootstrapError,
     BufferFullError,
     ClosedError,
+    ConsumerRecord,
     RecordTooLargeError,
     SerializationError,
     TopicExistsError,
@@ -415,3 +417,43 @@ def test_a_node_for_trio_says_what_to_use_on_asyncio(tmp_path: Path) -> None:
 
     with pytest.raises(NodeError, match=r"insync\.replication\.asyncio\.Node` .*`BlockingNode`"):
         asyncio.run(main())
+
+
+class Scripted(Consumer):
+    """Its polls give what the test says, when it says so."""
+
+    def __init__(self) -> None:
+        super().__init__("tcp://127.0.0.1:1")
+        self.polls: list[asyncio.Future[list[ConsumerRecord]]] = []
+
+    @property
+    def _held(self) -> Any:
+        return SimpleNamespace(_member=None)
+
+    @property
+    def _portal(self) -> Any:
+        return SimpleNamespace(try_post=lambda function: None)
+
+    async def poll(self, timeout_ms: int = 1000) -> list[ConsumerRecord]:
+        self.polls.append(asyncio.get_running_loop().create_future())
+        return await self.polls[-1]
+
+
+def record_at(offset: int) -> ConsumerRecord:
+    return ConsumerRecord("t", 0, offset, 0, None, b"x", (), 0)
+
+
+def test_what_one_task_polls_is_not_lost_when_another_puts_back_what_was_ahead() -> None:
+    async def main() -> None:
+        consumer = Scripted()
+        one, other = (asyncio.ensure_future(anext(consumer)) for _ in range(2))
+        await asyncio.sleep(0)
+        assert len(consumer.polls) == 2
+        consumer.polls[1].set_result([record_at(0), record_at(1)])
+        assert (await other).offset == 0
+        consumer._put_back()
+        consumer.polls[0].set_result([record_at(2)])
+        async with asyncio.timeout(20):
+            assert (await one).offset == 2
+
+    asyncio.run(main())

@@ -408,6 +408,54 @@ def test_positions_within_a_loop_are_behind_its_record(threaded):
         assert consumer.positions() == {("t", 0): 12} and consumer.lag() == {("t", 0): 18}
 
 
+def test_the_end_of_one_loop_leaves_the_positions_of_another_behind_its_record(threaded):
+    """Both have nothing ahead when the inner one is left."""
+    with (
+        BlockingProducer(threaded.urls) as producer,
+        BlockingConsumer(threaded.urls, auto_offset_reset="earliest") as consumer,
+    ):
+        consumer.assign([("t", 0)])
+        outer, inner = iter(consumer), iter(consumer)
+        for offset, loop in enumerate((outer, inner)):
+            producer.send("t", b"x").result(PATIENCE)
+            assert next(loop).offset == offset
+        inner.close()
+        producer.send_many("t", [b"x"] * 3)
+        producer.flush()
+        assert next(outer).offset == 2
+        assert consumer.position(("t", 0)) == 3
+
+
+def test_a_loop_polls_when_what_another_thread_took_from_it_is_put_back(threaded, monkeypatch):
+    with BlockingProducer(threaded.urls) as producer:
+        producer.send_many("t", [b"x"] * 20)
+    with (
+        BlockingConsumer(threaded.urls, auto_offset_reset="earliest", max_poll_records=10) as consumer,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        consumer.assign([("t", 0)])
+        loop = iter(consumer)
+        assert next(loop).offset == 0
+        post, polls = consumer._portal.try_post, threading.Event()
+        found = []
+
+        def late(function):
+            found.append(pool.submit(next, loop))
+            polls.wait(1)  # it does not, if all is well
+            post(function)
+
+        def poll(*arguments):
+            polled = BlockingConsumer.poll(consumer, *arguments)
+            polls.set()
+            return polled
+
+        monkeypatch.setattr(consumer._portal, "try_post", late)
+        monkeypatch.setattr(consumer, "poll", poll)
+        consumer._put_back(*consumer._aheads)
+        monkeypatch.setattr(consumer._portal, "try_post", post)
+        assert found[0].result(PATIENCE).offset == 1
+
+
 def test_a_loop_goes_on_where_it_is_told_to(threaded):
     with BlockingProducer(threaded.urls) as producer:
         producer.send_many("t", [b"x"] * 30)
