@@ -9,11 +9,13 @@ import atexit
 import logging
 import os
 import threading
+import warnings
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
+from weakref import WeakSet
 
 import trio
 
@@ -52,6 +54,8 @@ class Closeable(Protocol):
 
 
 _left_open: set[Closeable] = set()
+_in_use: WeakSet[Closeable] = WeakSet()
+"""Those that close themselves once nobody has them any more."""
 
 
 def close_at_exit(thing: Closeable) -> None:
@@ -62,10 +66,11 @@ def close_at_exit(thing: Closeable) -> None:
 def closed(thing: Closeable) -> None:
     """It needs no closing any more."""
     _left_open.discard(thing)
+    _in_use.discard(thing)
 
 
 def _close_all() -> None:
-    for thing in list(_left_open):
+    for thing in [*_in_use, *_left_open]:
         try:
             thing.close(EXIT_SECONDS)
         except Exception:  # noqa: BLE001 - the interpreter exits; the others are to be closed, too
@@ -164,6 +169,11 @@ class Portal(Generic[T]):
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process has opened it, rather than the one that forked it."""
+        return os.getpid() == self._pid
+
     def open(self) -> T:
         """Start the thread and wait until the block is entered; raises what entering it raises."""
         self.start()
@@ -175,7 +185,7 @@ class Portal(Generic[T]):
 
     def post(self, function: Callable[[], None]) -> None:
         """Run a function in the trio thread soon, in order; raises the closed error if that has ended."""
-        if os.getpid() != self._pid:
+        if not self.is_ours:
             raise self.closed_error("opened by the parent process: open one in each process")
         token = self._token
         if self.closed or token is None:
@@ -233,9 +243,23 @@ class Portal(Generic[T]):
         with self._lock:
             was_closed, self.closed = self.closed, True
         token = self._token
-        if token is not None and not was_closed and os.getpid() == self._pid:
+        if token is not None and not was_closed and self.is_ours:
             with suppress(trio.RunFinishedError):
                 token.run_sync_soon(self._closing.set)
+
+    def drop(self) -> None:
+        """Nobody has it any more: let the block be left, within `EXIT_SECONDS` if the interpreter exits.
+
+        A garbage collector may call this in any thread, in the middle of anything, so it takes no lock that code
+        here holds, and waits for nothing.
+        """
+        token = self._token
+        if self.closed or token is None or not self.is_ours:
+            return
+        self.closed = True
+        close_at_exit(self)
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(self._closing.set)
 
     def kill(self) -> None:
         """Cancel the block, without waiting for it."""
@@ -280,6 +304,7 @@ class Portal(Generic[T]):
         except BaseException as error:  # noqa: BLE001 - `ended` has it, and whoever asks
             end = error
         self.closed = True
+        closed(self)
         if not self.ready.done():
             self.ready.set_exception(end or self.closed_error("closed while it was being opened"))
         elif end is not None:
@@ -316,15 +341,40 @@ def _said(error: BaseException) -> str:
 
 
 class Held(Generic[T]):
-    """Something that a thread keeps open, for code that blocks; closed at exit if by nobody before."""
+    """Something that a thread keeps open, for code that blocks; closed at exit if by nobody before.
+
+    One that is collected without `close` warns as a file does, and its thread ends when its work is done. What
+    stands in the thread must not refer to it.
+    """
 
     close_seconds: float | None = JOIN_SECONDS
     """How long `close` waits if it is not told."""
+    _runs_without_owner = False
+    """Whether it goes on until the interpreter exits although nobody has it any more."""
+    _owned: Portal[T] | None = None
+    """The thread that was started for it."""
+    _when_dropped = "its thread and its connections end now"
 
     def __init__(self, portal: Portal[T]) -> None:
         self._portal = portal
         self._held = portal.open()
-        close_at_exit(self)
+        self._owned = portal
+        if self._runs_without_owner:
+            close_at_exit(self)
+        else:
+            _in_use.add(self)
+
+    def __del__(self) -> None:
+        portal = self._owned
+        if portal is None or portal.closed or not portal.is_ours:
+            return
+        portal.drop()
+        warnings.warn(
+            f"unclosed {self!r}: {self._when_dropped}; call close() or use it as a context manager",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
+        )
 
     def close(self, timeout: float | None = None) -> None:
         """Finish, and end the thread; after `timeout` seconds without finishing. May be called again."""

@@ -103,8 +103,11 @@ class BlockingProducer(BlockingClient[Producer]):
       BootstrapError: No node could be reached.
 
     Leaving the block (or `close`) waits for all outcomes, at most `delivery_timeout_ms`. One that is still open
-    when the interpreter exits is given 5 seconds.
+    when the interpreter exits is given 5 seconds. One that is collected without `close` sends what it has taken
+    first; the log tells of records that fail.
     """
+
+    _when_dropped = "records that it has taken are still sent, and the log tells of those that fail"
 
     def __init__(
         self,
@@ -113,10 +116,10 @@ class BlockingProducer(BlockingClient[Producer]):
         settings: ProducerSettings | None = None,
         **options: Any,
     ) -> None:
-        self._settings = make_settings(ProducerSettings, options, settings)
+        made = self._settings = make_settings(ProducerSettings, options, settings)
         self.close_seconds = self._settings.delivery_timeout_ms / 1000 + _CLOSE_MARGIN
-        portal = client_portal(lambda: Producer(bootstrap_servers, settings=self._settings))
-        self._handover = Handover(portal, lambda: self._held, self._settings.delivery_timeout_ms)
+        portal = client_portal(lambda: Producer(bootstrap_servers, settings=made))
+        self._handover = Handover(portal, portal.ready.result, self._settings.delivery_timeout_ms)
         super().__init__(portal)
 
     def send(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from types import TracebackType
 from typing import Any
 
 import trio
 
 from ...storage.batch import Headers
+from ..core.wording import counted
 from ..errors import again
 from . import _arguments as given
 from ._client import Client
@@ -22,6 +25,7 @@ from .delivery import Deliveries, Delivery, OnDelivery, RecordMetadata
 from .errors import BufferFullError, InvalidArgumentError, MetadataTimeoutError
 from .transaction_errors import TransactionStateError
 
+_log = logging.getLogger("insync.client")
 _YIELD_EVERY = 64
 _RUN_LENGTH = 4
 """The average number of consecutive records with one key from which grouping them pays."""
@@ -76,6 +80,17 @@ class Producer(Client):
 
     async def _finish(self) -> None:
         await self._flush()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await super().__aexit__(kind, error, traceback)
+        finally:
+            left = sum(batch.count for batch in self._accumulator.pending if not batch.done)
+            if left:
+                said = counted(left, "record has", "records have")
+                _log.warning("%s no outcome: the producer was ended before; they may be in the log", said)
 
     # Transactions
 

@@ -79,6 +79,8 @@ class BlockingNode(NodeFacts, Held[Node]):
         cleanly.
     """
 
+    _runs_without_owner = True
+
     def __init__(self, settings: NodeSettings, *, own_process: bool = False) -> None:
         self.settings = settings
         self.node_id = settings.node_id

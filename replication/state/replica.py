@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from ..client import _arguments as given
 from ..client._settings import ClientSettings, ProducerSettings, make_settings
 from ..client.admin import Admin
 from ..client.consumer import Consumer
-from ..client.errors import InvalidArgumentError, RequestTimeoutError
+from ..client.errors import InvalidArgumentError, InvalidReplicationFactorError, RequestTimeoutError
 from ..client.producer import Producer
 from ..core.types import PartitionId, Value
 from ..core.wording import counted
@@ -29,7 +30,9 @@ from .machine import StateMachine
 from .objects import raise_answer
 from .settings import StateSettings, split
 
+_log = logging.getLogger("insync.state")
 _CLOSE_SECONDS = 5.0
+_RETRY_SECONDS = 0.25
 _LOG: dict[str, Value] = {"cleanup_policy": "delete", "retention_ms": -1, "retention_bytes": -1}
 _SNAPSHOTS: dict[str, Value] = {"cleanup_policy": "compact", "segment_bytes": 64 << 20}
 
@@ -50,6 +53,8 @@ class Replica:
     Raises:
       InvalidSettingError: An unknown setting or an impossible value.
       BootstrapError: On entering the block: no node could be reached.
+      RequestTimeoutError: On entering: not within `open_timeout_ms`, for example because there are fewer living
+        nodes than replicas are wanted of topics that do not exist yet.
       StateError: On entering: the topic is not the log of a state, or its beginning is lost.
 
     Leaving the block waits for commands under way, at most 5 seconds.
@@ -77,6 +82,8 @@ class Replica:
         self._partitions = None if partitions is None else given.whole("partitions", partitions, least=1)
         self._make = machine
         self._stack = AsyncExitStack()
+        self._lacks: InvalidReplicationFactorError | None = None
+        """What the cluster said when it had fewer nodes than replicas are wanted."""
         self._copy: Copy | None = None
         self._session: Session | None = None
         self._keeper: Keeper | None = None
@@ -129,17 +136,13 @@ class Replica:
         except trio.TooSlowError:
             raise RequestTimeoutError(
                 f"{self._at}: not opened within open_timeout_ms={self.settings.open_timeout_ms}"
-            ) from None
+                + (f"; last: {self._lacks}" if self._lacks is not None else "")
+            ) from self._lacks
 
     async def _topic(self, admin: Admin) -> str:
-        name, settings = self._at.topic, self.settings
-        if settings.create:
-            factor = settings.replication_factor
-            if factor is None:
-                factor = min(3, max(1, len((await admin.describe_cluster()).nodes)))
-            partitions = self._partitions or self._at.partition + 1
-            await admin.create_topic(name, partitions, factor, _LOG, exist_ok=True)
-            await admin.create_topic(f"{name}.snapshots", partitions, factor, _SNAPSHOTS, exist_ok=True)
+        name = self._at.topic
+        if self.settings.create:
+            await self._create(admin)
         topic, snapshots = await admin.describe_topics([name, f"{name}.snapshots"])
         if self._partitions is not None and len(topic.partitions) != self._partitions:
             raise StateError(
@@ -158,6 +161,25 @@ class Replica:
                 "loses snapshots: set it to compact"
             )
         return topic.topic_id
+
+    async def _create(self, admin: Admin) -> None:
+        """Create the topics that are missing, once there are nodes enough."""
+        name, partitions = self._at.topic, self._partitions or self._at.partition + 1
+        while True:
+            factor = self.settings.replication_factor
+            if factor is None:
+                factor = min(3, max(1, len((await admin.describe_cluster()).nodes)))
+            try:
+                await admin.create_topic(name, partitions, factor, _LOG, exist_ok=True)
+                await admin.create_topic(f"{name}.snapshots", partitions, factor, _SNAPSHOTS, exist_ok=True)
+            except InvalidReplicationFactorError as error:
+                if self._lacks is None:
+                    _log.warning("%s: waits for nodes: %s", self._at, error)
+                self._lacks = error
+                await trio.sleep(_RETRY_SECONDS)
+            else:
+                self._lacks = None
+                return
 
     async def _close(self, session: Session, copy: Copy) -> None:
         try:
