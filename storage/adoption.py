@@ -152,7 +152,7 @@ def identify(path: Path) -> ForeignIdentity:
     meta = path / META
     try:
         lines = [
-            line.partition("=") for line in meta.read_text("latin-1").splitlines() if not line.startswith("#")
+            line.partition("=") for line in meta.read_text("latin-1").split("\n") if not line.startswith("#")
         ]
     except (FileNotFoundError, NotADirectoryError):
         raise ForeignFolderError(

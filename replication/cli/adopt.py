@@ -117,7 +117,8 @@ def _properties(path: Path) -> dict[str, str]:
         raise CommandError(
             f"{path} cannot be read: {error.strerror}; name the broker's server.properties"
         ) from error
-    for line in text.replace("\\\n", "").splitlines():
+    # Not `splitlines`: with this encoding it ends lines within letters of UTF-8.
+    for line in text.replace("\\\n", "").split("\n"):
         bare = line.strip()
         if bare and bare[0] not in "#!":
             at = min((place for place in (bare.find("="), bare.find(":")) if place >= 0), default=len(bare))

@@ -270,5 +270,5 @@ def fingerprint(folder: Path) -> dict[str, tuple[int, int, bytes]]:
 
 def properties(folder: Path, content: str = "log.retention.hours=24\nmin.insync.replicas=2\n") -> Path:
     path = folder / "server.properties"
-    path.write_text(f"# of a broker\nprocess.roles = broker\n{content}")
+    path.write_bytes(f"# of a broker\nprocess.roles = broker\n{content}".encode())
     return path

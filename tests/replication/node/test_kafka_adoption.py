@@ -19,11 +19,13 @@ import trio
 import trio.testing
 
 from insync.replication import BlockingConsumer, BlockingNode, BlockingProducer, NodeSettings
+from insync.replication.cli.adopt import _properties
 from insync.replication.cli.app import main
 from insync.replication.core.control import records as rec
 from insync.replication.metadata import Entry, SqliteStore
 from insync.replication.wire import decode_record
 from insync.storage import LogDirectory, verify
+from insync.storage.adoption import identify
 
 from . import kafka_folder as kafka
 
@@ -36,6 +38,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(tmp_path: Path, made: Path) -> Path:
     return shutil.copytree(made, tmp_path / "kafka")
+
+
+def test_a_comment_in_any_language_ends_where_its_line_does(tmp_path: Path, folder: Path) -> None:
+    """In ISO 8859-1 some letters of UTF-8 end with what Python takes for the end of a line (NEL)."""
+    remark = "# для старых log.retention.hours=1"
+    assert "\x85 log" in remark.encode().decode("latin-1")
+    path = kafka.properties(tmp_path, f"log.retention.hours=24\r\nlog.dirs: /a\n{remark}\n")
+    assert _properties(path) == {"process.roles": "broker", "log.retention.hours": "24", "log.dirs": "/a"}
+    meta = folder / "meta.properties"
+    known = identify(folder)
+    meta.write_bytes(meta.read_bytes() + "# после старых node.id=7\n".encode())
+    assert identify(folder) == known
 
 
 def command(place: Path, *folders: Path, more: tuple[str, ...] = ()) -> list[str]:
