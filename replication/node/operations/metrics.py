@@ -62,6 +62,7 @@ class Snapshot:
 
 
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _LATE_MS = 300_000
 """Time beyond the longest timeout after which an open transaction deserves attention (Kafka's value)."""
 _PARTITION = ("topic", "partition")
@@ -396,17 +397,24 @@ def _single(name: str, kind: str, text: str, value: float) -> Family:
 
 def _checked(told: Family) -> Family:
     """A gateway's metric, if the format has a place for it; raises TypeError or ValueError."""
-    is_text = all(isinstance(each, str) for each in (told.name, told.help, *told.labels))
+    is_text = all(map(_is_text, (told.name, told.help, *told.labels)))
     if not is_text or not all(map(_NAME.fullmatch, (told.name, *told.labels))):
         raise ValueError(f"metric {told.name!r} with labels {told.labels!r}: use letters, digits and _")
+    if len({*told.labels}) < len(told.labels):
+        raise ValueError(f"metric {told.name} has labels {told.labels!r}: name each once")
     if told.kind not in ("gauge", "counter"):
         raise ValueError(f"metric {told.name} is of kind {told.kind!r}: use gauge or counter")
     values = {}
     for labels, value in told.values.items():
-        if len(labels) != len(told.labels) or not all(isinstance(each, str) for each in labels):
+        if len(labels) != len(told.labels) or not all(map(_is_text, labels)):
             raise ValueError(f"metric {told.name} has labels {told.labels!r}, and a value for {labels!r}")
         values[labels] = float(value)
     return attrs.evolve(told, values=values)
+
+
+def _is_text(value: object) -> bool:
+    """Whether it can be told in UTF-8, which has no surrogates."""
+    return isinstance(value, str) and _SURROGATE.search(value) is None
 
 
 def render(snapshot: Snapshot, accept: str) -> tuple[bytes, str]:

@@ -336,6 +336,9 @@ WRONG: list[Any] = [
     [("insync_x", "gauge", "No labels.", ("a",), {None: 1})],
     [("insync_x", "gauge", "No number.", (), {(): "many"})],
     [("insync_x", "gauge", "No number.", (), {(): None})],
+    [("insync_x", "gauge", "No text.", ("a",), {("\ud800",): 1})],
+    [("insync_x", "gauge", "No text: \ud800", (), {(): 1})],
+    [("insync_x", "gauge", "Twice.", ("a", "a"), {("b", "c"): 1})],
 ]
 
 
