@@ -198,7 +198,8 @@ class ReplicatedLock(_Battery):
 
             async def prolong(ends: float) -> None:
                 while True:
-                    await trio.sleep(lease_ms / 3000)
+                    # At once if the lease is over already: the answer may have come late.
+                    await trio.sleep_until(min(trio.current_time() + lease_ms / 3000, ends))
                     asked = trio.current_time()
                     again: int | None = None
                     with trio.move_on_at(ends):

@@ -14,6 +14,7 @@ import trio.testing
 
 from insync.replication._portal import Portal
 from insync.replication.client import ClosedError, InvalidArgumentError
+from insync.replication.state import LockLostError, ReplicatedLock
 from insync.replication.state._faces import Reading
 from insync.replication.state.collections import _member
 
@@ -81,6 +82,30 @@ def test_a_block_that_nobody_took_ends_with_what_it_reads() -> None:
     has_run.wait(PATIENCE)
     may_end.set()
     assert portal.ended.exception(PATIENCE) is None
+
+
+class LateLock(ReplicatedLock):
+    """Its lease is over when the answer comes."""
+
+    def __init__(self) -> None:
+        self._blocks = {}
+
+    async def _acquire(self, name: str, lease_ms: int) -> tuple[int, float]:
+        return 1, trio.current_time() - lease_ms / 1000
+
+    async def acquire_nowait(self, name: str, lease_ms: int = 30_000) -> int | None:
+        await trio.sleep_forever()
+        return None
+
+
+async def test_a_lock_whose_answer_came_too_late_is_lost_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    began = trio.current_time()
+    with pytest.raises(LockLostError, match="its lease of 9000 ms was not prolonged"):
+        async with LateLock().hold("x", lease_ms=9_000):
+            await trio.sleep_forever()
+    assert trio.current_time() == began
 
 
 class Colour(enum.StrEnum):
