@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from insync.storage import AppendError, Chunk, LogSettings, _index, _segment
+from insync.storage import AppendError, Chunk, LogSettings, _index, _prepare, _segment
 from insync.storage.batch import BATCH_OVERHEAD_BYTES, crc32c, scan
 
 from .building import all_bytes, append, batch, marker, open_disk, stamped
@@ -113,14 +113,15 @@ def test_a_batch_that_does_not_go_on_where_the_log_ends_is_refused(
     log.close()
 
 
-def test_a_batch_that_ends_elsewhere_than_announced_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [10, _prepare.GATHERED_BYTES], ids=["copied", "from where it lies"])
+def test_a_batch_that_ends_elsewhere_than_announced_is_refused(tmp_path: Path, size: int) -> None:
     log = open_disk(tmp_path / "t-0", LARGE)
     append(log, batch(), batch())
-    data = batch()
+    before, data = all_bytes(log), batch(size=size)
     (info,) = scan(data)
     with pytest.raises(AppendError, match="are not the announced"):
         log.append([Chunk(data, [info._replace(last_offset_delta=5)], 2, 0)])
-    assert log.log_end_offset == 2
+    assert (log.log_end_offset, all_bytes(log)) == (2, before)
     log.close()
 
 
