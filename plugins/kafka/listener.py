@@ -25,7 +25,7 @@ from .core.sasl import LoginError
 from .handlers import OFFERED, OFFERS, Exchange, Handler, fetch, login, produce, versions
 from .login import SECONDS as LOGIN_SECONDS
 from .metrics import Counts
-from .protocol import MalformedError, Struct, decode, encode, message_of
+from .protocol import MAX_ELEMENTS, MAX_PRODUCED, MalformedError, Struct, decode, encode, message_of
 from .protocol.apis import Api
 
 log = limited(logging.getLogger("insync.kafka"))
@@ -44,6 +44,10 @@ SPARE = 10.0
 MOST_SPARED = 64
 """When there are `MAX_CONNECTIONS`, those that have been idle for so many seconds end for others, the longest idle
 first, so many at a time.
+"""
+LARGE = 8 << 10
+"""Bytes of a request above which it may have thousands of elements. To read it, to serve it and to write its answer
+are a turn of the loop each then: other connections wait for one of them at most.
 """
 _PAUSE, _LOOK_AGAIN = 0.5, 1.0
 _GIVEN_BACK = memoryview(b"")
@@ -163,6 +167,8 @@ class Link:
         self._held = 0
         """Bytes of produce requests whose memory the node still needs."""
         self._is_held_back = False
+        self._has_ended = False
+        """Its tasks are over: there is nobody to answer."""
         self.client: Client
 
     # Life
@@ -179,6 +185,7 @@ class Link:
         except* TransportError as errors:
             log.debug("%s: %s", self._peer, errors.exceptions[0])
         finally:
+            self._has_ended = True
             self.client.sessions.end_all()
             self._shrink()
             try:
@@ -351,7 +358,13 @@ class Link:
             return
         kind = message_of(request.api, is_request=True)
         assert kind is not None, "it is offered"
-        asked, _ = decode(kind, request.version, request.body, request.position)
+        asked, _ = decode(
+            kind,
+            request.version,
+            request.body,
+            request.position,
+            elements=MAX_PRODUCED if request.api == Api.PRODUCE else MAX_ELEMENTS,
+        )
         frame, request.body = request.body, _GIVEN_BACK  # an answer may come long after the memory is let go
         if request.api == Api.PRODUCE:
             request.wants_answer = asked.acks != 0
@@ -361,13 +374,29 @@ class Link:
             produce.start(self.client, asked, request.version, frame, done, written)
         elif request.api == Api.FETCH:
             fetched = partial(self._fetched, request)
-            fetch.start(self.client, asked, request.version, fetched)
             self._release(request)
+            fetch.start(self.client, asked, request.version, fetched, self._put_off)
         elif isinstance(handler := OFFERS[request.api].handler, Exchange):
             self._release(request)
-            self._exchange(request, asked, handler)
+            self._in_its_turn(request, partial(self._exchange, request, asked, handler))
         else:
             self._nursery.start_soon(self._serve, request, asked, handler)
+
+    def _in_its_turn(self, request: Request, work: Callable[[], None]) -> None:
+        """At once; of a large request in a turn of the loop that nothing else is done in for it."""
+        if request.size <= LARGE:
+            work()
+        else:
+            self._put_off(work)
+
+    def _put_off(self, work: Callable[[], None]) -> None:
+        """Have something done in the loop's next turn, unless the connection has ended by then."""
+        if not self._has_ended:
+            self._nursery.start_soon(self._later, work)
+
+    async def _later(self, work: Callable[[], None]) -> None:
+        with self._turn:
+            work()
 
     def _has_room(self) -> bool:
         """Whether another request may start: each client may have a little of an exceeded budget."""
@@ -400,7 +429,7 @@ class Link:
         """An API of transactions: what follows from its answer on the node does not hold the answer up."""
 
         def done(answer: Struct) -> None:
-            self._answer(request, answer, request.version)
+            self._in_its_turn(request, partial(self._answer, request, answer, request.version))
 
         try:
             exchange.start(self.client, asked, request.version, done)
@@ -431,6 +460,8 @@ class Link:
         finally:
             self._release(request)
         self._let_in()
+        if request.size > LARGE:
+            await trio.lowlevel.checkpoint()
         self._answer(request, answer, request.version)
 
     async def _take_token(self, request: Request) -> None:

@@ -25,6 +25,7 @@ from ._cluster_state import ClusterState
 from ._coordination import KINDS as COORDINATION_KINDS
 from ._described import Described, describe_partition
 from ._replicas import Replicas
+from ._request_limits import problem_of, problem_of_body
 from ._users import Users
 from .authorisation import Authoriser
 from .operations.health import Health
@@ -97,9 +98,11 @@ class Handlers:
                 ErrorCode.INVALID_REQUEST, f"this node does not know requests of kind {request.kind}"
             )
             return
-        message, problem = None, ""
+        message, problem = None, problem_of_body(request.kind, request.body)
         try:
-            message = wire.decode_request(request.kind, request.body)
+            if not problem:
+                message = wire.decode_request(request.kind, request.body)
+                problem = problem_of(request.kind, message)
         except wire.WireError as error:
             problem = str(error)
         inbound = TransportInbound(request, message, self._replicas.counters, self._replicas.now)

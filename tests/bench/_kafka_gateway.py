@@ -187,7 +187,7 @@ def costs(rounds: int) -> tuple[float, float]:
         if request.api == Api.PRODUCE:
             produce.start(client, asked, request.version, request.body, done, lambda: None)
         else:
-            fetch.start(client, asked, request.version, done)
+            fetch.start(client, asked, request.version, done, lambda work: work())
         assert machine.take_answers()
 
     found = []

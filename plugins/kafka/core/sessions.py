@@ -20,6 +20,10 @@ MOST_PARTITIONS = 500_000
 """Of all sessions of one listener; a session that would go beyond ends, and its client is answered in full."""
 MOST_OF_A_CLIENT = 8
 """Sessions that one connection may begin without ending others; clients have one for each node."""
+MOST_OF_A_SESSION = 20_000
+"""Partitions of one session, as many as one request can name: each request of it, however small, asks the node for
+all of them. A session that would go beyond ends.
+"""
 NO_SESSION = 0
 FINAL_EPOCH, INITIAL_EPOCH = -1, 0
 _GREATEST_ID = 2**31 - 1
@@ -103,7 +107,7 @@ class Sessions(Generic[K, Q]):
         for key, question in changed.items():
             session.asked[key] = question
         self._slots.partitions += len(session.asked) - before
-        if not self._slots.has_room(0):
+        if len(session.asked) > MOST_OF_A_SESSION or not self._slots.has_room(0):
             self.end(session_id)
             raise UnknownSessionError
         return session

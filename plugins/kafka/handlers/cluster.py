@@ -88,22 +88,30 @@ def _encoded(client: Client, found: Sequence[str | Struct], version: int) -> Enc
     """
     doubted = client.service.doubted()
     known = client.directory.encoded.of(client.view, version, doubted)
-    elements = []
+    elements: list[Encoded] = []
+    refused: list[Struct] = []
     for each in found:
         if not isinstance(each, str):
-            elements.append(_element(each, version))
+            refused.append(each)
             continue
+        if refused:
+            elements.append(_elements(refused, version))
+            refused = []
         element = known.get(each)
         if element is None:
-            element = known[each] = _element(_topic(client, each, version, doubted), version)
+            element = known[each] = _elements([_topic(client, each, version, doubted)], version)
         elements.append(element)
+    if refused:
+        elements.append(_elements(refused, version))
     error = next((each.error for each in elements if each.error), ErrorCode.NONE)
-    return Encoded(len(elements), b"".join([each.data for each in elements]), error)
+    count = sum([each.count for each in elements])
+    return Encoded(count, b"".join([each.data for each in elements]), error)
 
 
-def _element(topic: Struct, version: int) -> Encoded:
-    error = first_error(_Metadata(topics=[topic]))
-    return Encoded(1, encode_elements(_Metadata, "topics", [topic], version), error)
+def _elements(topics: Sequence[Struct], version: int) -> Encoded:
+    """Several at once: a request can name thousands that are not there."""
+    error = first_error(_Metadata(topics=topics))
+    return Encoded(len(topics), encode_elements(_Metadata, "topics", topics, version), error)
 
 
 async def _find(names: Sequence[str | None], ids: Sequence[bytes], client: Client) -> ErrorCode:

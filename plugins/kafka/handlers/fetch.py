@@ -25,6 +25,7 @@ from ..core.sessions import (
 )
 from ..protocol import Struct, message
 from ..protocol.apis import KafkaError
+from .table import IN_A_TURN
 
 LEAST, MOST = 4, 18
 BY_ID = 13
@@ -35,6 +36,8 @@ _part, _question = _Response.PartitionData.of, maker(m.FetchPartition)
 Key = tuple[str, int]
 Done = Callable[[Struct, Sequence[Part], int], None]
 """Called with the answer, the ranges for its records, and an error that the answer tells, 0 if it tells none."""
+PutOff = Callable[[Callable[[], None]], None]
+"""Has something done in the loop's next turn."""
 
 
 @attrs.define(eq=False)
@@ -49,8 +52,16 @@ class _Asked:
     """By what the client calls the topic, and partition. The topic "" is one whose id no topic has."""
     is_full: bool
     done: Done
+    put_off: PutOff
     transactions: Mapping[Key, m.FetchedTransactions] = attrs.Factory(dict)
     """Of readers of committed records: where these end, and which batches before that count for nothing."""
+
+    def in_its_turn(self, work: Callable[[], None]) -> None:
+        """At once if there are few partitions."""
+        if len(self.questions) <= IN_A_TURN:
+            work()
+        else:
+            self.put_off(work)
 
     @property
     def isolation(self) -> int:
@@ -67,10 +78,34 @@ class _Asked:
             return
         found = {(each.topic, each.partition): each for each in response.partitions}
         self.transactions = {(each.topic, each.partition): each for each in response.transactions or ()}
-        self.tell(found, answer.parts, response.throttle_time_ms)
+        pause = response.throttle_time_ms
+        self.in_its_turn(lambda: self.tell(found, answer.parts, pause))
 
     def tell(self, found: Mapping[Key, m.FetchResult], parts: Sequence[Part], pause: int) -> None:
-        """Put the answer together. Ranges are in the order of the node's results."""
+        """Answer. Ranges are in the order of the node's results."""
+        # Nothing is said within a session of a partition of which there is nothing new.
+        quiet = [each for each in self.questions.values() if each.topic and _place(each) not in found]
+        ends: dict[Key, tuple[int, int, int]] = {}
+
+        def look(first: int) -> None:
+            ends.update(self._ends(quiet[first : first + IN_A_TURN]))
+            go_on(first + IN_A_TURN)
+
+        def go_on(first: int) -> None:
+            if first >= len(quiet) or not self.is_full:
+                self.in_its_turn(lambda: self._put_together(found, ends, parts, pause))
+            else:
+                self.in_its_turn(lambda: look(first))
+
+        go_on(0)
+
+    def _put_together(
+        self,
+        found: Mapping[Key, m.FetchResult],
+        ends: Mapping[Key, tuple[int, int, int]],
+        parts: Sequence[Part],
+        pause: int,
+    ) -> None:
         ranges = dict(zip([key for key, each in found.items() if each.size], parts, strict=True))
         told = _Response(throttle_time_ms=pause)
         if self.session is not None:
@@ -88,7 +123,7 @@ class _Asked:
             result = found.get(place)
             if result is None and asked.topic and not is_full:
                 continue
-            part = self._partition(asked, result, leaders)
+            part = self._partition(asked, result, ends, leaders)
             if not (part.records or part.error_code or self._has_news(key, part)):
                 continue
             if key[0] is not topic:
@@ -112,7 +147,8 @@ class _Asked:
                 for node in leaders
                 if (at := brokers.get(node)) is not None
             ]
-        self.done(told, [each for _, records in topics.values() for each in records], error)
+        of_all = [each for _, records in topics.values() for each in records]
+        self.in_its_turn(lambda: self.done(told, of_all, error))
 
     def _has_news(self, key: Any, part: Struct) -> bool:
         """Whether an answer within a session has to name a partition without records."""
@@ -124,7 +160,11 @@ class _Asked:
         return news
 
     def _partition(
-        self, asked: m.FetchPartition, result: m.FetchResult | None, leaders: dict[int, None]
+        self,
+        asked: m.FetchPartition,
+        result: m.FetchResult | None,
+        ends: Mapping[Key, tuple[int, int, int]],
+        leaders: dict[int, None],
     ) -> Struct:
         if not asked.topic:
             return _part(
@@ -135,7 +175,7 @@ class _Asked:
                 records=b"",
             )
         if result is None:
-            return self._quiet(asked)
+            return self._quiet(asked, *ends[_place(asked)])
         error = result.error
         part = _part(
             partition_index=asked.partition,
@@ -173,21 +213,31 @@ class _Asked:
             )
             leaders[result.leader] = None
 
-    def _quiet(self, asked: m.FetchPartition) -> Struct:
+    def _quiet(self, asked: m.FetchPartition, latest: int, stable: int, earliest: int) -> Struct:
         """Nothing new, but the client wants to be told of every partition: where its log begins and ends."""
-        latest, earliest = self._ends(asked, m.READ_UNCOMMITTED)
         return _part(
             partition_index=asked.partition,
             high_watermark=latest,
-            last_stable_offset=self._ends(asked, m.READ_COMMITTED)[0] if self.isolation else -1,
+            last_stable_offset=stable,
             log_start_offset=earliest,
             aborted_transactions=[] if self.isolation else None,
             records=b"",
         )
 
-    def _ends(self, asked: m.FetchPartition, isolation: int) -> tuple[int, int]:
-        """Where a partition ends, for readers of all or of committed records, and where it begins; -1: unknown."""
-        found = [-1, -1]
+    def _ends(self, quiet: Sequence[m.FetchPartition]) -> dict[Key, tuple[int, int, int]]:
+        """Of each: where it ends, for readers of all and of committed records, and where it begins; -1: unknown.
+
+        Who reads all is not told of committed records.
+        """
+        latest = self._offsets(quiet, m.LATEST_TIMESTAMP, m.READ_UNCOMMITTED)
+        earliest = self._offsets(quiet, m.EARLIEST_TIMESTAMP, m.READ_UNCOMMITTED)
+        stable = [-1] * len(quiet)
+        if self.isolation:
+            stable = self._offsets(quiet, m.LATEST_TIMESTAMP, m.READ_COMMITTED)
+        return dict(zip(map(_place, quiet), zip(latest, stable, earliest, strict=True), strict=True))
+
+    def _offsets(self, quiet: Sequence[m.FetchPartition], at: int, isolation: int) -> list[int]:
+        found = [-1] * len(quiet)
 
         def came(answer: Answer | ServiceError) -> None:
             if isinstance(answer, Answer):
@@ -195,17 +245,19 @@ class _Asked:
                 found[:] = [-1 if each.error else each.offset for each in response.partitions]
 
         wanted = [
-            m.ListOffsetsPartition(topic=asked.topic, partition=asked.partition, timestamp=each)
-            for each in (m.LATEST_TIMESTAMP, m.EARLIEST_TIMESTAMP)
+            m.ListOffsetsPartition(topic=each.topic, partition=each.partition, timestamp=at) for each in quiet
         ]
-        # Answered at once: neither needs a look at the log.
+        # Answered at once: no log has to be looked at.
         request = m.ListOffsetsRequest(partitions=wanted, isolation_level=isolation)
         self.client.service.call(self.client, request, came)
-        latest, earliest = found
-        return latest, earliest
+        return found
 
 
-def start(client: Client, request: Struct, version: int, done: Done) -> None:
+def _place(asked: m.FetchPartition) -> Key:
+    return asked.topic, asked.partition
+
+
+def start(client: Client, request: Struct, version: int, done: Done, put_off: PutOff) -> None:
     """Ask the node, unless all is known already."""
     try:
         session, questions, is_full = _questions(client, request, version)
@@ -217,20 +269,20 @@ def start(client: Client, request: Struct, version: int, done: Done) -> None:
         error = ErrorCode.INVALID_FETCH_SESSION_EPOCH
         done(_Response(error_code=error), (), error)
         return
-    asked = _Asked(client, request, version, session, questions, is_full, done)
+    asked = _Asked(client, request, version, session, questions, is_full, done, put_off)
     replica = request.replica_id if version < 15 else request.replica_state.replica_id
     if replica >= 0 or not client.may(Operation.CONSUME):
-        asked.tell(_all(questions, KafkaError.TOPIC_AUTHORIZATION_FAILED), (), 0)
+        asked.in_its_turn(lambda: asked.tell(_all(questions, KafkaError.TOPIC_AUTHORIZATION_FAILED), (), 0))
         return
     known = [each for each in questions.values() if each.topic]
     if len(known) < len(questions):
         # An id that no topic has is told of at once.
         if known:
-            _ask(asked, known, 0)
+            asked.in_its_turn(lambda: _ask(asked, known, 0))
         else:
-            asked.tell({}, (), 0)
+            asked.in_its_turn(lambda: asked.tell({}, (), 0))
         return
-    _ask(asked, known, max(0, request.max_wait_ms))
+    asked.in_its_turn(lambda: _ask(asked, known, max(0, request.max_wait_ms)))
 
 
 def _ask(asked: _Asked, known: list[m.FetchPartition], wait_ms: int) -> None:

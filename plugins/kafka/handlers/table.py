@@ -13,6 +13,8 @@ from ..client import Client
 from ..protocol import Struct
 from ..protocol.apis import Api, KafkaError
 
+IN_A_TURN = 2000
+"""Elements of a request that are served, or told of, in one turn of the loop if each takes several microseconds."""
 Handler = Callable[[Client, Struct, int], Awaitable[Struct]]
 """Takes a request in a version, gives the answer: a field that the version lacks is left out by the encoder."""
 

@@ -25,7 +25,7 @@ from ..protocol import Struct, message
 from ..protocol.apis import Api, KafkaError
 from ..protocol.structs import NO_ID
 from .cluster import default_factor
-from .table import Offer
+from .table import IN_A_TURN, Offer
 
 _Create = message("CreateTopicsResponse")
 _Delete = message("DeleteTopicsResponse")
@@ -215,7 +215,9 @@ async def delete_topics(client: Client, request: Struct, version: int) -> Struct
         )
         for name, topic_id, text in refused
     ]
-    for name, topic_id in wanted:
+    for index, (name, topic_id) in enumerate(wanted):
+        if not index % IN_A_TURN:
+            await trio.lowlevel.checkpoint()
         if (name, topic_id) not in named_twice:
             answer.responses.append(await _delete(client, name, topic_id, until))
     return answer

@@ -140,7 +140,7 @@ class _Writer:
         source.add("else:")
         source.indent()
         # Every element has a byte at least: more of them than bytes are left need not be looked for.
-        source.add(f"left -= {count}")
+        source.add(f"left -= {count}{' >> 3' if field.name in tables.NODES else ''}")
         source.add(f"if {count} > end - pos or left < 0:")
         source.add(self._refuse(f"{field.name} has more elements than it may or can have"))
         if field.struct is None and field.type in tables.FIXED:

@@ -21,6 +21,8 @@ FIXED = {**INTEGERS, "bool": "?", "float64": "d"}
 """Types of a fixed size, by their letters in `struct`."""
 _FIXED_SIZE = {"uuid": 16}
 _PLAIN = {*FIXED, "string", "bytes", "records", "uuid"}
+NODES = frozenset({"broker_ids", "replicas"})
+"""Arrays of requests in which each element is a replica's node: reading and comparing them costs little."""
 NO_VERSION = range(0)
 _LAST = 32767
 """Versions are 16-bit integers; `7+` means all from 7 on."""

@@ -188,6 +188,19 @@ def test_elements_are_counted_over_all_arrays() -> None:
         decode(deep, 8, frame, elements=32)
 
 
+def test_replicas_of_ten_thousand_partitions_are_no_more_elements_than_a_request_may_have() -> None:
+    """Eight of them count as one: `kafka-reassign-partitions` names each."""
+    kind = message("AlterPartitionReassignmentsRequest")
+    parts = [kind.ReassignablePartition(partition_index=index, replicas=[1, 2, 3]) for index in range(10_000)]
+    frame = whole(kind(topics=[kind.ReassignableTopic(name="t", partitions=parts)]), 1)
+    assert decode(kind, 1, frame, elements=10_001)[0].topics[0].partitions == parts
+    wide = [kind.ReassignablePartition(partition_index=0, replicas=[1] * 80)]
+    frame = whole(kind(topics=[kind.ReassignableTopic(name="t", partitions=wide)]), 1)
+    decode(kind, 1, frame, elements=12)
+    with pytest.raises(MalformedError, match="replicas has more elements"):
+        decode(kind, 1, frame, elements=11)
+
+
 @settings(max_examples=2000)
 @given(st.data())
 def test_no_bytes_raise_anything_else(data: st.DataObject) -> None:

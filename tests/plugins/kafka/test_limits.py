@@ -6,6 +6,8 @@ import gc
 import socket
 import struct
 import weakref
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +16,9 @@ import trio
 import trio.testing
 
 from insync.plugins.kafka import gateway, listener
+from insync.plugins.kafka.handlers import group_admin
+from insync.plugins.kafka.handlers import topics as topic_handlers
+from insync.plugins.kafka.handlers.table import IN_A_TURN
 from insync.plugins.kafka.protocol import encode, message
 from insync.plugins.kafka.protocol.apis import Api
 from insync.replication import Admin, Node
@@ -422,3 +427,75 @@ def test_idle_connections_take_little_and_others_are_served() -> None:
     found = measure(300, rest=0)
     assert found.each < 64 << 10
     assert found.slowest < 60
+
+
+Groups, Delete = message("DescribeGroupsRequest"), message("DeleteTopicsRequest")
+Commit = message("TxnOffsetCommitRequest")
+
+
+class Turns(trio.abc.Instrument):
+    """Of the loop: which one it is, and in which something was done."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.of: dict[str, list[int]] = defaultdict(list)
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.now += 1
+
+    def noted(self, step: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """What does the same, and whose turn is noted as it begins."""
+
+        def call(*given: Any, **options: Any) -> Any:
+            self.of[step].append(self.now)
+            return plain(*given, **options)
+
+        return call
+
+
+@pytest.fixture
+async def turns() -> AsyncIterator[Turns]:
+    found = Turns()
+    trio.lowlevel.add_instrument(found)
+    yield found
+    trio.lowlevel.remove_instrument(found)
+
+
+@pytest.mark.parametrize(("count", "is_large"), [(100, False), (2000, True)])
+async def test_a_large_request_is_read_and_served_and_its_answer_written_in_a_turn_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: Turns, count: int, is_large: bool
+) -> None:
+    """Each may take tens of milliseconds; others wait for one of them."""
+    part = Commit.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    topics = [Commit.TxnOffsetCommitRequestTopic(name="t", partitions=[part] * count)]
+    commit = Commit(transactional_id="t", group_id="g", producer_id=1, topics=topics)
+    groups = Groups(groups=[f"group-{index}" for index in range(count)])
+    ask = group_admin.ask
+
+    async def asked(*given: Any) -> Any:
+        found = await ask(*given)
+        turns.of["served"].append(turns.now)
+        return found
+
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        monkeypatch.setattr(listener, "decode", turns.noted("read", listener.decode))
+        monkeypatch.setattr(listener, "encode", turns.noted("written", listener.encode))
+        monkeypatch.setattr(listener.Link, "_exchange", turns.noted("served", listener.Link._exchange))
+        monkeypatch.setattr(group_admin, "ask", asked)
+        await client.ask(Api.DESCRIBE_GROUPS, 5, groups)
+        assert (turns.of["served"] != turns.of["written"]) == is_large
+        turns.of.clear()
+        await client.ask(Api.TXN_OFFSET_COMMIT, 2, commit)
+        assert (turns.of["read"] != turns.of["served"]) == is_large
+
+
+async def test_many_topics_are_deleted_in_several_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: Turns
+) -> None:
+    monkeypatch.setattr(topic_handlers, "_delete", turns.noted("deleted", topic_handlers._delete))
+    ids = [Delete.DeleteTopicState(name=None, topic_id=at.to_bytes(16, "big")) for at in range(1, 9000)]
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        told = await client.ask(Api.DELETE_TOPICS, 6, Delete(topics=ids, timeout_ms=1000))
+        assert len(told.responses) == len(ids)
+    assert sum(Counter(turns.of["deleted"]).values()) == len(ids)
+    assert max(Counter(turns.of["deleted"]).values()) <= IN_A_TURN

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from insync.plugins.kafka.core import sessions as module
 from insync.plugins.kafka.core.sessions import Sessions, Slots, UnknownSessionError, WrongEpochError
+from insync.plugins.kafka.protocol import MAX_ELEMENTS
 
 KEYS = st.sampled_from("abcdef")
 
@@ -110,3 +111,15 @@ def test_sessions_have_so_many_partitions_and_no_more() -> None:
 def test_a_session_of_no_partition_is_none() -> None:
     sessions = new()
     assert sessions.begin({}) is None and not sessions.ids
+
+
+def test_a_session_has_as_many_partitions_as_a_request_can_name() -> None:
+    """Each request of it, however small, costs the node all of them."""
+    slots = Slots(Random(1))
+    sessions = Sessions[int, int](slots)
+    session = sessions.begin(dict.fromkeys(range(module.MOST_OF_A_SESSION), 0))
+    assert session is not None and module.MOST_OF_A_SESSION == MAX_ELEMENTS
+    sessions.go_on(session.session_id, 1, {-1: 0}, [0])
+    with pytest.raises(UnknownSessionError):
+        sessions.go_on(session.session_id, 2, {-2: 0}, [])
+    assert (slots.partitions, slots.used, len(sessions)) == (0, 0, 0)

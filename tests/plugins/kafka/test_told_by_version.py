@@ -55,6 +55,7 @@ def test_a_fetch_of_before_kip_112_is_told_to_look_for_another_leader(version: i
         questions={("t", 0): m.FetchPartition(topic="t", partition=0, fetch_offset=0, max_bytes=1)},
         is_full=True,
         done=lambda answer, parts, pause: answers.append(answer),
+        put_off=lambda work: work(),
     )
     result = m.FetchResult(topic="t", partition=0, error=ErrorCode.KAFKA_STORAGE_ERROR)
     waiting.tell({("t", 0): result}, (), 0)
@@ -115,6 +116,7 @@ def test_records_stand_behind_their_partitions_where_topics_alternate() -> None:
         },
         is_full=True,
         done=lambda *answer: answers.append(answer),
+        put_off=lambda work: work(),
     )
     results = {
         (topic, index): m.FetchResult(topic=topic, partition=index, error=0, size=2)

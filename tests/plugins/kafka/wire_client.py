@@ -46,7 +46,8 @@ class WireClient:
         has_tags = api != Api.API_VERSIONS and OFFERED.is_flexible(api, version)
         kind = message_of(api, is_request=False)
         assert kind is not None
-        answer, end = decode(kind, version, frame, 5 if has_tags else 4)
+        # An answer may have more elements than any request.
+        answer, end = decode(kind, version, frame, 5 if has_tags else 4, elements=len(frame))
         assert end == len(frame)
         return answer
 

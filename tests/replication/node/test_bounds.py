@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
@@ -17,6 +18,7 @@ from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
 from insync.replication.node import _client_state, _cold_reads
 from insync.replication.node._handlers import describe_view
+from insync.replication.node._request_limits import MOST_BYTES, MOST_ELEMENTS, problem_of
 from insync.storage import Log, LookUpStoppedError, batch
 from insync.transport import Connection, Identity, RemoteError, connect
 
@@ -199,3 +201,54 @@ async def test_the_name_of_a_producer_is_short(tmp_path: Path) -> None:
         request = m.InitProducerIdRequest(identity="x" * 1_025)
         answer = await ask(stranger, m.Kind.INIT_PRODUCER_ID, request)
         assert answer.error == 42 and "too long" in answer.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "why"),
+    [
+        (
+            m.Kind.DESCRIBE_GROUPS,
+            {"groups": [""] * (MOST_ELEMENTS + 1)},
+            "the request has 25001 elements, above 25000: ask in several requests",
+        ),
+        (
+            m.Kind.CONSUMER_GROUP_HEARTBEAT,
+            {
+                "group": "g",
+                "member_id": "m",
+                "member_epoch": 0,
+                "owned": [{"topic_id": "x", "partitions": [0] * 8 * MOST_ELEMENTS}],
+            },
+            "the request has 25001 elements, above 25000: ask in several requests",
+        ),
+        (
+            m.Kind.LEAVE_GROUP,
+            {"group": "g", "members": [{}] * MOST_BYTES[m.Kind.LEAVE_GROUP]},
+            "bytes, above 131072: ask in several requests",
+        ),
+    ],
+    ids=lambda each: each.name if isinstance(each, m.Kind) else "",
+)
+async def test_a_request_names_so_many_things_and_the_next_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: m.Kind, message: object, why: str
+) -> None:
+    """A million empty names in one body kept a node's loop from everything else for one to two seconds."""
+    decoded: list[object] = []
+    decode = wire.decode_request
+    monkeypatch.setattr(wire, "decode_request", lambda *given: decoded.append(given[0]) or decode(*given))
+    async with Node(settings(tmp_path, 1)) as node, asked(node) as stranger:
+        with pytest.raises(RemoteError, match=why) as refused:
+            await stranger.request(kind, msgspec.msgpack.encode(message), timeout=20)
+        assert refused.value.code == ErrorCode.INVALID_REQUEST
+        assert (kind in decoded) == (kind != m.Kind.LEAVE_GROUP), "its million objects are not even made"
+        assert (await ask(stranger, m.Kind.METADATA, m.MetadataRequest(topics=[]))).cluster_id
+
+
+def test_nodes_ask_each_other_of_all_that_they_have_in_common() -> None:
+    """And replicas are what a partition has three of."""
+    part = m.PartitionName(topic="t", partition=0)
+    assert not problem_of(m.Kind.GET_REPLICA_LOG_INFO, m.GetReplicaLogInfoRequest(partitions=[part] * 50_000))
+    moves = [m.PartitionReassignment(topic="t", partition=0, replicas=[1, 2, 3])] * 15_000
+    message = m.AlterReassignmentsRequest(partitions=moves)
+    assert not problem_of(m.Kind.ALTER_PARTITION_REASSIGNMENTS, message)
+    assert problem_of(m.Kind.ELECT_LEADERS, m.ElectLeadersRequest(partitions=[part] * 25_001))
