@@ -140,6 +140,26 @@ def ending(options: Options) -> Bound:
     return bound
 
 
+def check_order(start: Bound, end: Bound) -> None:
+    """Raise OptionError where the options alone say that the end lies before the start: nothing could be read.
+
+    Spark's Kafka source reads nothing of such a partition without a word.
+    """
+    if start.timestamp is not None and end.timestamp is not None and end.timestamp < start.timestamp:
+        raise OptionError(
+            f"{end.name}={end.timestamp} is before {start.name}={start.timestamp}: nothing lies between them; "
+            "give an end that is not before the start"
+        )
+    for firsts, lasts in ((start.offsets, end.offsets), (start.timestamps, end.timestamps)):
+        for (topic, partition), first in sorted((firsts or {}).items()):
+            last = (lasts or {}).get((topic, partition), LATEST)
+            if 0 <= last < first:
+                raise OptionError(
+                    f"{end.name}: {topic}-{partition}: {last} is before {first}, which {start.name} says: nothing "
+                    "lies between them; give an end that is not before the start"
+                )
+
+
 def _bound(options: Options, time: str, times: str, offsets: str, default: str) -> Bound:
     if time in options:
         return Bound(time, timestamp=options.number(time, None, least=0))

@@ -32,6 +32,7 @@ from ._offsets import (
     Range,
     Subscription,
     check_inside,
+    check_order,
     ending,
     from_json,
     limited,
@@ -146,8 +147,7 @@ class _Plan:
 
 def check_options(options: Options, schema: StructType) -> None:
     """Raise OptionError for what no reader would take: told on `load()`, before a query is started."""
-    _Plan.of(options, schema, "earliest")
-    ending(options)
+    check_order(_Plan.of(options, schema, "earliest").start, ending(options))
 
 
 def deleted(start: Offsets, end: Offsets, first: Offsets) -> list[str]:
@@ -170,6 +170,7 @@ class InsyncReader(Sent, DataSourceReader):
             raise OptionError(
                 "startingOffsets cannot be latest (-1) in a batch query: there is nothing behind it"
             )
+        check_order(self._plan.start, self._end)
         self._bounds = Bounds()
         self.pushFilters = PushFilters(self._bounds)  # type: ignore[method-assign]
 

@@ -14,6 +14,7 @@ from insync.plugins.spark._offsets import (
     Range,
     Subscription,
     check_inside,
+    check_order,
     ending,
     from_json,
     limited,
@@ -112,6 +113,43 @@ def test_what_makes_no_sense_is_told(given: dict[str, str], said: str) -> None:
         Subscription.of(found)
         starting(found, "earliest")
         ending(found)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"startingOffsets": '{"t":{"0":1,"1":9}}', "endingOffsets": '{"t":{"0":1,"1":8}}'},
+            "endingOffsets: t-1: 8 is before 9, which startingOffsets says",
+        ),
+        (
+            {
+                "startingOffsetsByTimestamp": '{"t":{"0":9}}',
+                "endingOffsetsByTimestamp": '{"t":{"0":8}}',
+            },
+            "endingOffsetsByTimestamp: t-0: 8 is before 9, which startingOffsetsByTimestamp says",
+        ),
+        (
+            {"startingTimestamp": "1000", "endingTimestamp": "999"},
+            "endingTimestamp=999 is before startingTimestamp=1000",
+        ),
+        ({"startingOffsets": '{"t":{"0":9}}', "endingOffsets": '{"t":{"0":-1}}'}, ""),
+        ({"startingOffsets": '{"t":{"0":9}}', "endingOffsets": '{"t":{"0":9}}'}, ""),
+        ({"startingOffsets": '{"t":{"0":-2}}', "endingOffsets": '{"t":{"0":0}}'}, ""),
+        ({"startingOffsets": '{"t":{"0":9}}', "endingOffsets": "latest"}, ""),
+        ({"startingOffsets": '{"t":{"0":9}}', "endingTimestamp": "5"}, ""),
+        ({"startingTimestamp": "5", "endingTimestamp": "5"}, ""),
+    ],
+)
+def test_an_end_before_its_start_is_told(given: dict[str, str], said: str) -> None:
+    found = Options({**given, "subscribe": "t"}, (*KNOWN, *given))
+    start, end = starting(found, "earliest"), ending(found)
+    if not said:
+        check_order(start, end)
+        return
+    with pytest.raises(OptionError, match="give an end that is not before the start") as caught:
+        check_order(start, end)
     assert said in str(caught.value)
 
 

@@ -166,6 +166,12 @@ def bad(said: str, **options: str) -> Any:
             subscribe="filled",
             endingOffsets='{"filled":{"0":5000,"1":1,"2":1}}',
         ),
+        bad(
+            "filled-1: 3 is before 4",
+            subscribe="filled",
+            startingOffsets='{"filled":{"0":0,"1":4,"2":0}}',
+            endingOffsets='{"filled":{"0":1,"1":3,"2":1}}',
+        ),
         bad("there is no column 'nope'", subscribe="filled", columns="nope"),
         bad("no node could be reached", subscribe="filled", servers="127.0.0.1:1"),
         bad("secret_file", subscribe="filled", secretFile="/nowhere/secret"),
