@@ -66,6 +66,7 @@ class _Task:
         self._wanted = wanted
         self._consumer = consumer
         self._name = f"{wanted.topic}-{wanted.partition}"
+        self._has_warned = False
         self._decoder = Decoder(wanted.topic, wanted.partition, options.names)
 
     def run(self) -> Iterator[pa.RecordBatch]:
@@ -83,6 +84,9 @@ class _Task:
                 if reached is not None and reached > position:
                     # All of it was aborted: a range ends where it ends, and not at a record.
                     position, quiet_since = reached, time.monotonic()
+                elif self._is_throttled():
+                    # The leader has answered, and said for how long it will not again.
+                    quiet_since = time.monotonic()
                 else:
                     self._check_quiet(quiet_since, position)
                 continue
@@ -95,6 +99,19 @@ class _Task:
                 position = fetched.next_offset
             quiet_since = time.monotonic()
 
+    def _is_throttled(self) -> bool:
+        pause = self._consumer.throttled_ms((self._wanted.topic, self._wanted.partition))
+        if pause > self._options.poll_timeout_ms and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "%s: the quota of client_id=%r lets this task wait for %.1f s; give it a higher one "
+                "(insync config quotas) if that is too long",
+                self._name,
+                self._options.connection.client_id,
+                pause / 1000,
+            )
+        return pause > 0
+
     def _seek(self, offset: int) -> None:
         self._consumer.seek((self._wanted.topic, self._wanted.partition), offset)
 
@@ -103,8 +120,8 @@ class _Task:
             raise StalledError(
                 f"{self._name}: nothing came from offset {position} on for "
                 f"pollTimeoutMs={self._options.poll_timeout_ms}; has the partition a leader that can be reached? A "
-                "node also lets clients wait that have taken more than their quota (insync config quotas): give "
-                f"{self._options.connection.client_id!r} a higher one, or raise pollTimeoutMs"
+                "node also lets clients wait whose client_id has taken more than their quota (insync config "
+                f"quotas): give {self._options.connection.client_id!r} a higher one, or raise pollTimeoutMs"
             )
 
     def _lost(self, position: int, error: OffsetOutOfRangeError) -> int:

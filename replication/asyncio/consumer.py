@@ -198,6 +198,10 @@ class Consumer(Bridge[TrioConsumer]):
         """The high watermark as of the last answer, -1 before the first."""
         return await self._do(lambda: self._held.high_watermark(partition))
 
+    async def throttled_ms(self, partition: tuple[str, int]) -> int:
+        """How many milliseconds longer the leader gives nothing of a partition because of a quota; 0: no pause."""
+        return await self._do(lambda: self._held.throttled_ms(partition))
+
     async def skipped(self) -> list[SkippedRecords]:
         """What `on_corrupt="skip"` has stepped over since this was called last."""
         return await self._do(self._held.skipped)

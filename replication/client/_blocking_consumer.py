@@ -186,6 +186,10 @@ class BlockingConsumer(BlockingClient[Consumer]):
         unread = there.first_of(self._aheads)
         return self._run(lambda: there.position(self._held, partition, unread))
 
+    def throttled_ms(self, partition: tuple[str, int]) -> int:
+        """See `Consumer.throttled_ms`."""
+        return self._run(lambda: self._held.throttled_ms(partition))
+
     def high_watermark(self, partition: tuple[str, int]) -> int:
         """See `Consumer.high_watermark`."""
         return self._run(lambda: self._held.high_watermark(partition))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Iterator
 
@@ -125,6 +126,11 @@ class Fetcher:
         self._muted_until: dict[int, float] = {}
         """Until when a node serves us nothing, because of our quota (KIP-219)."""
         cluster.listeners.append(self.wake)
+
+    def throttled_ms(self, at: PartitionId) -> int:
+        """For how much longer the leader of a partition serves us nothing, because of our quota."""
+        until = self._muted_until.get(self._cluster.leader(*at).node_id, 0.0)
+        return max(0, math.ceil(1000 * (until - trio.current_time())))
 
     def wake(self) -> None:
         """Look again at what may be fetched."""

@@ -216,6 +216,13 @@ class Consumer(GroupReader):
         """The high watermark as of the last answer, -1 before the first."""
         return self._reading(partition).high_watermark
 
+    def throttled_ms(self, partition: tuple[str, int]) -> int:
+        """How many milliseconds longer the leader gives nothing of a partition, because of a quota; 0: no pause.
+
+        As its last answer told: since then others with the same `client_id` may have used the quota up.
+        """
+        return self._fetcher.throttled_ms(self._reading(partition).at)
+
     def skipped(self) -> list[SkippedRecords]:
         """The batches that `on_corrupt="skip"` has skipped since the last call, at most the 1,000 newest."""
         self._check_open()

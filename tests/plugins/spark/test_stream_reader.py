@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.requires import missing
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
+    from insync.plugins.spark import _reading
     from insync.plugins.spark._columns import source_schema
     from insync.plugins.spark._offsets import Range
     from insync.plugins.spark._options import Connection, Options
@@ -181,6 +183,44 @@ def test_a_range_ends_where_it_ends_and_not_at_a_record() -> None:
     assert list(_Task(options, Range("t", 0, 4, 9), Behind()).run()) == []  # type: ignore[arg-type]
 
 
+def test_a_pause_that_was_told_is_no_silence(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, pauses = [100.0], [9000, 8000, 2000, 0, 0, 0]
+
+    class Throttled:
+        """Nothing comes while the pause lasts, nor for two seconds after it."""
+
+        asked = 0
+
+        def seek(self, at: tuple[str, int], offset: int) -> None:
+            pass
+
+        def poll_batches(self, timeout_ms: int) -> list[object]:
+            self.asked += 1
+            now[0] += 9.0 if self.asked < 4 else 1.0
+            return []
+
+        def position(self, at: tuple[str, int]) -> int:
+            return 4
+
+        def throttled_ms(self, at: tuple[str, int]) -> int:
+            return pauses[self.asked - 1]
+
+    monkeypatch.setattr(_reading, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    options = ReadOptions(
+        connection=Connection(servers="x"), names=("value",), fail_on_data_loss=True, poll_timeout_ms=1500
+    )
+    throttled = Throttled()
+    with pytest.raises(StalledError):
+        list(_Task(options, Range("t", 0, 4, 9), throttled).run())  # type: ignore[arg-type]
+    assert throttled.asked == 5
+    assert [
+        each.getMessage() for each in caplog.records if "lets this task wait for 9.0 s" in each.getMessage()
+    ]
+    assert len(caplog.records) == 1
+
+
 def test_who_waits_because_of_a_quota_is_told_of_quotas(
     servers: str, admin: BlockingAdmin, topic: str
 ) -> None:
@@ -196,8 +236,14 @@ def test_who_waits_because_of_a_quota_is_told_of_quotas(
     )
     admin.alter_quotas("client_id", topic, {"consumer_byte_rate": 1})
     try:
-        with pytest.raises(StalledError, match=f"more than their quota .* give '{topic}' a higher one"):
-            list(read_range(options, Range(topic, 0, 0, 6)))
+        with BlockingConsumer(servers, client_id=topic, auto_offset_reset="earliest") as other:
+            other.assign([(topic, 0)])
+            while not other.poll(1000):
+                pass
+            # Who has taken it was told for how long to pause. What others ask for by that name waits at the node.
+            assert other.throttled_ms((topic, 0)) > 1000
+            with pytest.raises(StalledError, match=f"more than their quota .* give '{topic}' a higher one"):
+                list(read_range(options, Range(topic, 0, 0, 6)))
     finally:
         admin.alter_quotas("client_id", topic, remove=["consumer_byte_rate"])
 

@@ -48,11 +48,15 @@ async def test_a_node_that_asks_for_a_pause_is_asked_nothing_until_it_is_over(au
         cluster.nodes[0].script(Kind.FETCH, throttled)
         async with Consumer(cluster.urls, auto_offset_reset="earliest") as consumer:
             consumer.assign([("t", 0)])
+            assert consumer.throttled_ms(("t", 0)) == 0
             await read(consumer, 10)
+            assert 2900 < consumer.throttled_ms(("t", 0)) <= 3000
             fill(log, 10)
             assert await consumer.poll(2000) == []
             assert cluster.nodes[0].seen[Kind.FETCH] == 1
+            assert 900 < consumer.throttled_ms(("t", 0)) <= 1000
             assert len(await read(consumer, 10)) == 10
+            assert consumer.throttled_ms(("t", 0)) == 0
 
 
 async def test_a_fetch_says_which_epoch_its_leader_is_taken_for():
