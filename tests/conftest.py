@@ -13,13 +13,26 @@ from insync.transport.repeats import REPEATS
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
+# What the starter's shell says of a terminal, of colours and of a cluster is not for the commands that are tested.
+os.environ["COLUMNS"] = "80"
+_OF_THE_STARTER = (
+    "FORCE_COLOR",
+    "INSYNC_NODE_",
+    "INSYNC_SECRET",
+    "INSYNC_SERVERS",
+    "INSYNC_TLS_",
+    "INSYNC_TRACEBACK",
+)
+for name in [each for each in os.environ if each.startswith(_OF_THE_STARTER)]:
+    del os.environ[name]
+
 # The conformance kits measure beside other workers here, and with processes that they do not watch over. With this
 # patience a standstill of a second harms none: a session's timeout of 400 ms is 1,600 ms then.
 os.environ.setdefault("INSYNC_KIT_PATIENCE", "4")
 
 # Node processes have sessions of a second by default. Here they are longer than the standstills of a busy machine:
 # no node that is well is to be away when a topic with a replica on each is made.
-os.environ.setdefault("INSYNC_NODE_SESSION_TIMEOUT_MS", "5000")
+os.environ["INSYNC_NODE_SESSION_TIMEOUT_MS"] = "5000"
 # The same for nodes within the program of a test.
 MetadataStore.default_session_timeout_ms = 5000
 

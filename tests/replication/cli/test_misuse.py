@@ -250,7 +250,7 @@ NODE = "node --node-id 1 --store memory://misuse --data-dir {folder}/n"
 def test_what_cannot_work_names_the_thing_and_the_remedy(
     command: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, line = refused(capsys, *command.format(folder=tmp_path).split())
+    status, line = refused(capsys, *(each.format(folder=tmp_path) for each in command.split()))
     assert status == 1 and said in line
 
 

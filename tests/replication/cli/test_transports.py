@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import signal
 import stat
@@ -87,9 +88,7 @@ def test_a_cluster_over_tls_tells_clients_where_their_certificates_are(tmp_path:
     openssl()
     with command(["up", "--nodes", "1", "--transport", "tls"], tmp_path) as run:
         run.wait_for_line("insync consume hello")
-        told = dict(
-            line.split("export ")[1].split("=", 1) for line in run.lines["stdout"] if "export" in line
-        )
+        told = dict(shlex.split(line)[1].split("=", 1) for line in run.lines["stdout"] if "export" in line)
         assert told["INSYNC_SERVERS"].startswith("tls://127.0.0.1:")
         assert all(
             Path(told[f"INSYNC_TLS_{name}"]).exists() for name in ("CERTIFICATE", "KEY", "AUTHORITIES")
