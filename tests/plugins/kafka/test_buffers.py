@@ -35,11 +35,13 @@ async def values_of(node: Node, partition: int, count: int) -> list[bytes | None
     return found
 
 
-def looks_at(found: object, buffer: object) -> bool:
-    try:
-        return type(found) is memoryview and found.obj is buffer
-    except ValueError:  # it was released
-        return False
+def views_of(buffer: object) -> int:
+    """How many views of it there are. Each refers to what manages the buffer, and that to the buffer.
+
+    Not by `gc.get_objects`, see `_links`.
+    """
+    managers = [each for each in gc.get_referrers(buffer) if type(each).__name__ == "managedbuffer"]
+    return sum(type(each) is memoryview for each in gc.get_referrers(*managers))
 
 
 def burst() -> bytes:
@@ -103,7 +105,7 @@ async def test_the_memory_of_large_frames_is_used_again(
             if request is not None:
                 assert isinstance(request.memory, BufferPayload)
                 buffer = request.memory._buffer
-                lookers.append(sum(looks_at(each, buffer) for each in gc.get_objects()))
+                lookers.append(views_of(buffer))
                 used.append(id(buffer))
             return request
 

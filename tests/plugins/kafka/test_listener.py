@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import socket
 import struct
@@ -384,9 +385,11 @@ async def test_what_comes_while_a_buffer_is_made_small_is_kept(tmp_path: Path) -
 
 
 def _links(node: Node) -> list[Any]:
-    import gc
-
-    return [each for each in gc.get_objects() if isinstance(each, listener.Link) and each in each._links.open]
+    """Without `gc.get_objects`: a tuple that another thread fills cannot change its size while that list refers to
+    it, and `tuple` raises SystemError there.
+    """
+    found = [each for each in gc.get_referrers(listener.Link) if isinstance(each, listener.Link)]
+    return [each for each in found if each in each._links.open]
 
 
 async def test_idle_connections_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
