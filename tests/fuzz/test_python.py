@@ -65,6 +65,7 @@ def test_nothing_is_found_in_a_short_run(tmp_path: Path, target: PythonTarget) -
 def expect_a_finding(folder: Path, name: str) -> None:
     failure = fuzz_python(by_name(name), folder, 60, seed=1).failure
     assert failure and "has not started" not in failure, failure
+    assert "TypeError" not in failure, f"what is planted has other arguments than what it replaces: {failure}"
 
 
 def test_lengths_that_are_believed_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,9 +132,11 @@ def test_a_version_that_breaks_a_produce_request_is_found(
 ) -> None:
     real = produce._problem
 
-    def fragile(place: tuple[int, int] | None, version: int, frame: memoryview) -> tuple[int, str]:
+    def fragile(
+        place: tuple[int, int] | None, version: int, frame: memoryview, transactional_id: str | None
+    ) -> tuple[int, str]:
         known = dict.fromkeys(range(produce.LEAST, 8), real)
-        return known[version](place, version, frame)
+        return known[version](place, version, frame, transactional_id)
 
     monkeypatch.setattr(produce, "_problem", fragile)
     expect_a_finding(tmp_path, "kafka_node")
