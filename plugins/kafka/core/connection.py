@@ -32,6 +32,9 @@ MOST_PRODUCED = 100 << 20
 MOST_ELSE = 8 << 20
 """Bytes of a frame: before a client has proved who it is, with record batches, and else."""
 
+MOST_TAGS = 1000
+"""Tagged fields of a request's header, of which Kafka has none so far."""
+
 _HEAD = struct.Struct(">ihhi")
 _SIZE = struct.Struct(">i")
 _ANSWER = struct.Struct(">ii")
@@ -355,6 +358,8 @@ def _skip_tags(frame: memoryview, position: int) -> int:
     """Past the tagged fields of a header, none of which is known (KIP-482)."""
     try:
         count, position = _varint(frame, position)
+        if count > MOST_TAGS:
+            raise ProtocolViolationError(f"a request header with {count} tagged fields, above {MOST_TAGS}")
         for _ in range(count):
             _, position = _varint(frame, position)
             size, position = _varint(frame, position)

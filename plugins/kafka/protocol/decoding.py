@@ -180,6 +180,10 @@ class _Writer:
         """Tagged fields in any order; those that are not known are passed over (KIP-482)."""
         source = self._source
         count = self._varint()
+        # One that nobody knows takes two bytes, and as long as an element.
+        source.add(f"left -= {count}")
+        source.add("if left < 0:")
+        source.add(self._refuse("there are more tagged fields than there may be"))
         source.add(f"for _ in range({count}):")
         source.indent()
         tag = self._varint()

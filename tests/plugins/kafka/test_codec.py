@@ -201,6 +201,16 @@ def test_replicas_of_ten_thousand_partitions_are_no_more_elements_than_a_request
         decode(kind, 1, frame, elements=11)
 
 
+def test_tagged_fields_that_nobody_knows_count_as_elements() -> None:
+    """Four million in a frame of 8 MiB kept a node from everything else for 0.3 s."""
+    kind = message("FetchRequest")
+    plain = whole(kind(), 12)
+    tags = plain[:-1] + bytes([3]) + bytes([77, 0]) * 3
+    assert decode(kind, 12, tags, elements=3)[1] == len(tags)
+    with pytest.raises(MalformedError, match="more tagged fields than there may be"):
+        decode(kind, 12, tags, elements=2)
+
+
 @settings(max_examples=2000)
 @given(st.data())
 def test_no_bytes_raise_anything_else(data: st.DataObject) -> None:

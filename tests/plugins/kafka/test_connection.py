@@ -215,6 +215,7 @@ def test_tagged_fields_of_headers_are_passed_over() -> None:
         (struct.pack(">ihhih", 12, METADATA, 5, 1, 2) + b"\xff\xff", "not UTF-8"),
         (struct.pack(">ihhih", 13, METADATA, 12, 1, 0) + b"\1\0\7", "ends too early"),
         (struct.pack(">ihhih", 17, METADATA, 12, 1, 0) + b"\xff" * 7, "more than five bytes"),
+        (struct.pack(">ihhih", 12, METADATA, 12, 1, 0) + b"\xe9\7", "with 1001 tagged fields"),
     ],
 )
 def test_what_ends_a_connection(data: bytes, why: str) -> None:
