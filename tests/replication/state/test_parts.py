@@ -21,6 +21,7 @@ from insync.replication.core.types import PartitionId
 from insync.replication.state import (
     ChangesLostError,
     Context,
+    FencedError,
     LockLostError,
     Replica,
     ReplicatedElection,
@@ -604,6 +605,52 @@ async def test_an_answer_that_comes_as_a_handle_resigns_does_not_make_it_lead(
         assert released == [7], "nobody waits for the end of a lease"
         with pytest.raises(ResignedError):
             await election.wait_for_leadership()
+
+
+async def test_a_campaign_that_is_told_that_its_copy_has_stopped_tells_who_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    election = ReplicatedElection.open(NOWHERE, "cron", name="one")
+    fenced = FencedError("another has the name")
+    monkeypatch.setattr(election, "acquire_nowait", AsyncMock(side_effect=fenced))
+    election._over = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(election._run)
+        with trio.fail_after(30), pytest.raises(FencedError) as told:
+            await election.wait_for_leadership()
+    assert told.value is fenced and election._ended.is_set()
+
+
+async def test_why_a_handle_does_not_lead_is_what_came_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has resigned is told so, though its copy stops later; who was shut out is, though it resigns later."""
+    monkeypatch.setattr(ReplicatedElection, "release", AsyncMock())
+    resigned, fenced = (ReplicatedElection.open(NOWHERE, "cron", name=name) for name in ("one", "two"))
+    for each in (resigned, fenced):
+        each._over = None
+        each._ended.set()
+    await resigned.resign()
+    resigned._stopped(FencedError("another has the name"))
+    with pytest.raises(ResignedError):
+        await resigned.wait_for_leadership()
+    fenced._stopped(FencedError("another has the name"))
+    await fenced.resign()
+    with pytest.raises(FencedError):
+        await fenced.wait_for_leadership()
+
+
+async def test_a_lock_whose_lease_has_ended_has_no_holder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the time of the newest record, though nobody has taken it since."""
+    lock, state, now = ReplicatedLock.open(NOWHERE, "locks", name="one"), LockState(), 1000
+    state.held["x"] = ["one", 7, 1500]
+    monkeypatch.setattr(lock, "read", AsyncMock())
+    monkeypatch.setattr(ReplicatedLock, "_state", state)
+    monkeypatch.setattr(ReplicatedLock, "clock_ms", property(lambda _: now))
+    held = await lock.holder("x")
+    assert held is not None and (held.owner, held.token) == ("one", 7)
+    now = 1499
+    assert await lock.holder("x") is not None
+    now = 1500
+    assert await lock.holder("x") is None
 
 
 # Shards
