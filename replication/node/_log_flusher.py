@@ -11,6 +11,7 @@ from collections.abc import Callable
 import trio
 
 from ...storage import LogDirectory, StorageError, TooManyOpenFilesError
+from ._telling import tell
 
 log = logging.getLogger("insync.node")
 
@@ -71,9 +72,9 @@ class LogFlusher:
                 self._flush()
                 self._look_at_device()
         except Exception as error:  # noqa: BLE001 - not hidden: it ends the node
-            self._token.run_sync_soon(self._died, error)
+            tell(self._token, self._died, error)
         finally:
-            self._token.run_sync_soon(self._stopped.set)
+            tell(self._token, self._stopped.set)
 
     def _look_at_device(self) -> None:
         try:
@@ -96,4 +97,4 @@ class LogFlusher:
             log.warning("the flush of %d logs is late: %s", len(later), later[0])
         for partition, failure in failures.items():
             if not isinstance(failure, TooManyOpenFilesError):
-                self._token.run_sync_soon(self._failed, partition, failure)
+                tell(self._token, self._failed, partition, failure)

@@ -25,6 +25,7 @@ import trio
 from ...storage import Chunk, Handover, Log, StorageError
 from ...transport import turn
 from ._side_worker import SideWork, SideWorker
+from ._telling import tell
 
 BRIEF = 0.001
 """Seconds that the event loop gives the thread for little work; a device that needs longer is not waited for again
@@ -209,12 +210,17 @@ class LogWriter:
         assert self._token is not None
         try:
             self._work()
+        except trio.RunFinishedError:
+            # The event loop has ended while the device hung: nobody is left to be told, and what is still queued
+            # was never acknowledged.
+            self.has_failed = True
         except Exception as error:  # noqa: BLE001 - not hidden: it ends the node
             self.has_failed = True
-            self._token.run_sync_soon(self._report, error)
+            tell(self._token, self._report, error)
         finally:
+            self._beside.end()
             self._handover.end()
-            self._token.run_sync_soon(self._stopped.set)
+            tell(self._token, self._stopped.set)
 
     def _work(self) -> None:
         assert self._token is not None
@@ -243,7 +249,6 @@ class LogWriter:
                     self._beside.submit(apart)
                 if not self._loop_waits:
                     self._token.run_sync_soon(self._collect)
-        self._beside.end()
 
     def _append_alone(self, work: Work | _Resume | None) -> bool:
         """The common case: a single append, and nothing to be done before it. False: it is something else."""
@@ -305,7 +310,7 @@ class LogWriter:
             assert isinstance(work, CallWork)
             told += self._notes.pop(work.lane)
         self._done.append((told, 0))
-        self._token.run_sync_soon(self._collect)
+        tell(self._token, self._collect)
         for work in portion:
             assert isinstance(work, CallWork)
             self._queue.append(_Resume(work.lane))
@@ -314,7 +319,7 @@ class LogWriter:
     def _died_beside(self, error: Exception) -> None:
         assert self._token is not None
         self.has_failed = self._side_has_died = True
-        self._token.run_sync_soon(self._report, error)
+        tell(self._token, self._report, error)
         self._handover.ask()
 
     def _append_run(self, lane: Lane, run: list[AppendWork], told: list[Told]) -> None:

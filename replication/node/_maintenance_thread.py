@@ -14,6 +14,7 @@ import trio
 from ...storage import CompactionResult, Log, LogClosedError, LogDirectory, LogSettings, StorageError
 from ..core.control.records import TopicConfig
 from ..core.types import PartitionId
+from ._telling import tell
 
 log = logging.getLogger("insync.node")
 
@@ -120,16 +121,16 @@ class LogKeeper:
                         break
                     self._maintain(PartitionId(*key), opened, now_ms)
         except Exception as error:  # noqa: BLE001 - not hidden: it ends the node
-            self._token.run_sync_soon(self._progress.died, error)
+            tell(self._token, self._progress.died, error)
         finally:
-            self._token.run_sync_soon(self._stopped.set)
+            tell(self._token, self._stopped.set)
 
     def _doubts_clock(self, now_ms: int) -> bool:
         """What is deleted because a clock is wrong is gone for good: with each log the clock is looked at again."""
         assert self._token is not None
         difference = self._deciding.clock_difference(now_ms)
         if bool(difference) != bool(self._doubted):
-            self._token.run_sync_soon(self._progress.clock_doubted, difference)
+            tell(self._token, self._progress.clock_doubted, difference)
         self._doubted = difference
         return bool(difference)
 
@@ -151,11 +152,11 @@ class LogKeeper:
             return
         except StorageError as error:
             self._failing.add(partition)
-            self._token.run_sync_soon(self._progress.failed, partition, error)
+            tell(self._token, self._progress.failed, partition, error)
             return
         if partition in self._failing or done.compaction is not None:
             self._failing.discard(partition)
-            self._token.run_sync_soon(self._progress.succeeded, partition, done.compaction)
+            tell(self._token, self._progress.succeeded, partition, done.compaction)
         if done.segments_deleted:
             log.info(
                 "%s: deleted %d old segments; the log now starts at offset %d",
@@ -164,4 +165,4 @@ class LogKeeper:
                 done.log_start_offset,
             )
         if done.log_start_offset > before:
-            self._token.run_sync_soon(self._progress.raised, partition)
+            tell(self._token, self._progress.raised, partition)
