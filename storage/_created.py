@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ._files import PartitionKey, replace_file
+from ._opening import open_file, read_file
 
 FILE_NAME = ".partitions-created"
 _LINE = re.compile(r"^([+-]) (\S+) ([0-9]+)\n", re.MULTILINE)
@@ -29,7 +30,7 @@ class CreatedPartitions:
         self._held: set[PartitionKey] = set()
         self._writing = threading.Lock()
         self._torn = False
-        self.is_complete = self._path.exists()
+        self.is_complete = os.path.lexists(self._path)
         if self.is_complete:
             self._read()
 
@@ -40,7 +41,7 @@ class CreatedPartitions:
 
     def _read(self) -> None:
         """A line that a crash has cut short was never relied upon."""
-        found = self._path.read_text(errors="replace")
+        found = read_file(self._path).decode(errors="replace")
         for sign, topic, number in _LINE.findall(found):
             (self._held.add if sign == "+" else self._held.discard)((topic, int(number)))
         lines = "".join(f"+ {topic} {number}\n" for topic, number in sorted(self._held))
@@ -66,7 +67,7 @@ class CreatedPartitions:
             self._held.difference_update(gone)
 
     def _append(self, lines: str) -> None:
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = open_file(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             with self._writing:
                 # Behind a line that a full device has cut short: it must not spoil this one.

@@ -10,7 +10,14 @@ from pathlib import Path
 
 from ._columns import Buffer
 from ._native import ffi, lib
-from .errors import StorageBrokenError, StorageError, StorageFullError, TooManyOpenFilesError
+from ._opening import NoFileError, kind_of, no_file, open_file, read_file
+from .errors import (
+    MisplacedError,
+    StorageBrokenError,
+    StorageError,
+    StorageFullError,
+    TooManyOpenFilesError,
+)
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -55,6 +62,8 @@ def _rest(buffers: Sequence[Buffer], written: int) -> Sequence[Buffer]:
 
 def storage_error(error: OSError, doing: str) -> StorageError:
     """The message for a failed system call."""
+    if isinstance(error, NoFileError):
+        return MisplacedError(f"{doing}: {error.strerror}; move it away, then restart the node")
     reason = os.strerror(error.errno) if error.errno is not None else str(error)
     if error.errno in _FULL:
         return StorageFullError(
@@ -68,6 +77,16 @@ def storage_error(error: OSError, doing: str) -> StorageError:
     return StorageBrokenError(f"{doing}: {reason}; check the device, then restart the node")
 
 
+def log_error(error: OSError, doing: str) -> StorageError:
+    """The same for a log that is open: a file of it that is gone says nothing of the others in the directory."""
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
+        return MisplacedError(
+            f"{doing}: {error.filename} is gone; put it back, or move the partition's folder aside, then restart "
+            f"the node: the replica is copied again from its leader"
+        )
+    return storage_error(error, doing)
+
+
 def fsync_folder(folder: Path) -> None:
     """Make names made or removed in a folder durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -79,7 +98,7 @@ def fsync_folder(folder: Path) -> None:
 
 def fsync_file(path: Path) -> None:
     """Sync a file to the device, regardless of who wrote it."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_file(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:
@@ -102,16 +121,33 @@ def replace_file(path: Path, content: bytes, *, sync: bool = True, sync_name: bo
     `sync_name` the caller fsyncs the folder; before that a crash may leave the old content.
     """
     aside = path.with_name(path.name + ".tmp")
-    fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fd = _open_anew(aside)
     try:
         write_all(fd, [content], 0)
         if sync:
             os.fsync(fd)
     finally:
         os.close(fd)
-    os.replace(aside, path)
+    try:
+        os.replace(aside, path)
+    except IsADirectoryError:
+        raise no_file(path, kind_of(path)) from None
     if sync and sync_name:
         fsync_folder(path.parent)
+
+
+def _open_anew(path: Path) -> int:
+    """A file that is only this call's. What is no file under that name goes: nobody else writes there.
+
+    Raises NoFileError for a folder, OSError.
+    """
+    try:
+        return open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
+    except NoFileError:
+        if path.is_dir() and not path.is_symlink():
+            raise
+        path.unlink()
+        return open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
 
 
 def write_checkpoint(path: Path, offsets: Mapping[PartitionKey, int]) -> None:
@@ -154,7 +190,7 @@ def read_table(path: Path) -> list[list[str]]:
 
 def _table(path: Path) -> list[list[str]] | None:
     try:
-        version, count, *lines = path.read_text().splitlines()
+        version, count, *lines = read_file(path).decode().splitlines()
         rows = [line.split(" ") for line in lines]
         return rows if version == "0" and int(count) == len(rows) else None
     except (FileNotFoundError, ValueError):

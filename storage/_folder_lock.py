@@ -7,6 +7,7 @@ import fcntl
 import os
 from pathlib import Path
 
+from ._opening import open_file
 from .errors import LogDirectoryLockedError, StorageBrokenError
 
 LOCK = ".lock"
@@ -36,7 +37,7 @@ class FolderLock:
 
     def _take(self, path: Path, flags: int) -> bool:
         """Whether the file system has such locks."""
-        fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        fd = open_file(path, flags) if flags & os.O_CREAT else os.open(path, flags | os.O_CLOEXEC)
         self._descriptors.append(fd)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

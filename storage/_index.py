@@ -1,13 +1,15 @@
 """The indexes of a segment: every few KiB of log an entry that says which batch starts where, and when.
 
-The file is mapped, and grows in steps while the segment does: the device is asked for room before it is used, for
-a full one would otherwise end the process by a signal. Unused room is zeros until it is trimmed. There is no
-checksum: what does not look right is built anew from the log.
+The file is mapped, and grows in steps while the segment does: the device is asked for room before it is used.
+Unused room is zeros until it is trimmed. There is no checksum: what does not look right is built anew from the log.
+So is a file that somebody has removed, cut or replaced, when it is next written; entries that are gone read as
+zeros until then, and a search begins at the segment's start.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import struct
 import sys
 from array import array
@@ -16,6 +18,7 @@ from typing import Any
 
 from ._files import fsync_file, replace_file
 from ._native import ffi, lib
+from ._opening import kind_of, make_way, open_file
 
 MAX_RELATIVE = (1 << 31) - 1
 _SPARE = 1
@@ -32,13 +35,16 @@ class IndexFile:
     ENTRY: struct.Struct
 
     def __init__(self, path: Path, base_offset: int) -> None:
-        self._path = path
+        self.path = path
         self._base = base_offset
         self.existed = path.exists()
         size = path.stat().st_size if self.existed else 0
         self._is_whole = size % self.ENTRY.size == 0
         self._count = self._room = self._limit = size // self.ENTRY.size
         self._map: Any = b""
+        self._mapping: Any = None
+        self._identity = (0, 0)
+        """Device and inode of the file that is mapped."""
         self._view: Any = None
         self._was_cut = False
         """There were more entries, which a search that has begun may still look at."""
@@ -51,12 +57,51 @@ class IndexFile:
         """Let it grow to that size."""
         self._limit = max(max_bytes // self.ENTRY.size, self._count)
 
+    def needs_file(self, more: int) -> bool:
+        """Whether so many more entries may need room, or some are known to be lost: time to ask what is `wrong`."""
+        return self._count + more >= self._room or self.has_lost
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether entries were gone when they were looked for."""
+        return self._mapping is not None and bool(self._mapping.lost)
+
+    def wrong(self) -> str:
+        """What has become of the file, if it is not as it was left; else empty."""
+        try:
+            found = os.lstat(self.path)
+            if stat.S_ISLNK(found.st_mode):
+                found = os.stat(self.path)
+        except OSError:
+            what = kind_of(self.path)
+            return f"it is {what} now" if what else "it was removed"
+        if not stat.S_ISREG(found.st_mode):
+            return f"it is {kind_of(self.path) or 'something else'} now"
+        if (found.st_dev, found.st_ino) != self._identity:
+            return "another file has its name"
+        if found.st_size < self._room * self.ENTRY.size:
+            return f"it was cut to {found.st_size} bytes"
+        return "some of it could not be read" if self.has_lost else ""
+
+    def replace(self, entries: bytes) -> None:
+        """Have a new file, with these entries, in the place of whatever has the name. Raises OSError."""
+        make_way(self.path)
+        replace_file(self.path, entries, sync=False)
+        count = len(entries) // self.ENTRY.size
+        # Who searches meanwhile finds entries that are there, or none.
+        self._count = min(self._count, count)
+        self._resize(count)
+        self._limit = max(self._limit, count + _SPARE)
+        self._count = count
+        self._was_cut = False
+        self.existed = self._is_whole = True
+
     def trim(self) -> None:
         """Give up the room that is not used."""
         self._limit = self._count
         if self._was_cut:
             # Memory that is mapped must not lose its file. So the old one keeps its size, without a name.
-            replace_file(self._path, self._map[: self._count * self.ENTRY.size], sync=False)
+            replace_file(self.path, self._map[: self._count * self.ENTRY.size], sync=False)
             self._was_cut = False
             self._resize(self._count)
         elif self._room != self._count:
@@ -64,14 +109,15 @@ class IndexFile:
 
     def sync(self) -> None:
         """Bring the entries to the device."""
-        fsync_file(self._path)
+        fsync_file(self.path)
 
     def delete(self) -> None:
-        self._path.unlink(missing_ok=True)
+        make_way(self.path)
+        self.path.unlink(missing_ok=True)
 
-    def rename(self, suffix: str) -> Path:
-        """Give the file another name; the entries can still be read."""
-        return self._path.rename(self._path.with_name(self._path.name + suffix))
+    def rename(self, suffix: str) -> list[Path]:
+        """Give the file another name, if it is there; the entries can still be read. Returns that name."""
+        return renamed(self.path, suffix)
 
     def in_c(self) -> tuple[Any, int]:
         """The entries as bytes for C, which need the first of the two kept alive, and their number."""
@@ -81,14 +127,16 @@ class IndexFile:
     def _resize(self, entries: int) -> None:
         """Raises OSError, with an unchanged file, without disk space."""
         size = entries * self.ENTRY.size
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = open_file(self.path, os.O_RDWR | os.O_CREAT)
         try:
             before = os.fstat(fd).st_size
             if size > before:
                 _allocate(fd, before, size)
             elif size < before:
                 os.ftruncate(fd, size)
-            self._map = _map(fd, size)
+            self._mapping, self._map = _map(fd, size)
+            found = os.fstat(fd)
+            self._identity = found.st_dev, found.st_ino
         finally:
             os.close(fd)
         self._view = ffi.from_buffer(self._map)
@@ -148,14 +196,31 @@ def _allocate(fd: int, before: int, size: int) -> None:
         raise
 
 
-def _map(fd: int, size: int) -> Any:
-    """A file's bytes, unmapped with the last that holds them; unlike Python's own map it keeps no descriptor."""
+def _map(fd: int, size: int) -> tuple[Any, Any]:
+    """A file's bytes, unmapped with the last that holds them; unlike Python's own map it keeps no descriptor.
+
+    Returns what C knows of the map (None for an empty one), and its bytes.
+    """
     if size == 0:
-        return b""
-    start = lib.isr_map(fd, size)
-    if start == ffi.NULL:
+        return None, b""
+    mapping = lib.isr_map(fd, size)
+    if mapping == ffi.NULL:
         raise OSError(ffi.errno, os.strerror(ffi.errno))
-    return ffi.buffer(ffi.gc(start, lambda pointer: lib.isr_unmap(pointer, size)), size)
+    start = ffi.gc(mapping.start, lambda _: lib.isr_unmap(mapping))
+    return mapping, ffi.buffer(start, size)
+
+
+def renamed(path: Path, suffix: str) -> list[Path]:
+    """Give a file another name. Returns that name: none if the file is not there, which then harms nobody.
+
+    Raises OSError.
+    """
+    make_way(path)
+    aside = path.with_name(path.name + suffix)
+    try:
+        return [path.rename(aside)]
+    except FileNotFoundError:
+        return []
 
 
 class OffsetIndex(IndexFile):
@@ -171,7 +236,7 @@ class OffsetIndex(IndexFile):
 
     def is_sane(self, log_size: int) -> bool:
         """Whether a file that was trimmed at a clean stop may be believed."""
-        if not self._is_whole:
+        if not self._is_whole or (log_size and not self.existed):
             return False
         if self._count == 0:
             return True

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from ._compaction import Pace, Pass, Plan, StoppedError, Totals, is_due, is_outdated, plan
 from ._epochs import EpochCache
-from ._files import fsync_folder, storage_error
+from ._files import fsync_folder, log_error
 from ._producers import SNAPSHOT_SUFFIX, ProducerTable, has_snapshot, replay, snapshots_in
 from ._retention import SetAside, expired
-from ._segment import Segment, segment_path
+from ._segment import Mended, Segment, segment_path
 from ._swap import CleanedSegment
 from .errors import (
     CorruptBatchError,
@@ -44,6 +44,7 @@ class MaintainedLog(Log):
     cleaned_offset: int | None
     """Up to where the log is compacted; None if no offset can be missing from it."""
     _cleaned: Callable[[], None]
+    _mended: Mended
     _is_closed = False
     _broken: str | None = None
 
@@ -55,6 +56,10 @@ class MaintainedLog(Log):
         """Held while the log start changes."""
         self._set_aside = SetAside()
         self._log_start_moved = on_log_start_moved
+
+    def _segment_at(self, base_offset: int) -> Segment:
+        """A new one, or one whose files are there."""
+        return Segment(self._folder, base_offset, self.settings, self._mended)
 
     @property
     def name(self) -> str:
@@ -290,7 +295,7 @@ class MaintainedLog(Log):
                 for segment in group:
                     self._set_aside.add(now_ms, segment.set_aside())
                 made.take_place()
-                fresh = Segment(self._folder, group[0].base_offset, self.settings)
+                fresh = self._segment_at(group[0].base_offset)
                 try:
                     fresh.open_sealed()
                 except StorageError as error:
@@ -327,7 +332,7 @@ class MaintainedLog(Log):
         try:
             yield
         except OSError as error:
-            failure = storage_error(error, doing)
+            failure = log_error(error, doing)
             passes = may_repeat and isinstance(failure, TooManyOpenFilesError)
             if (half_done and not passes) or isinstance(failure, StorageBrokenError):
                 self._broken = str(failure)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ._files import PartitionKey, fsync_file, fsync_folder, replace_file
+from ._opening import read_file
 from ._segment import LOG_SUFFIX
 from .errors import CorruptMetadataError, WrongPartitionError, WrongTopicIdError
 
@@ -32,7 +33,7 @@ def check_folder(folder: Path, key: PartitionKey, topic_id: str | None) -> None:
         folder.chmod(_PRIVATE)
     path = folder / PARTITION_METADATA
     try:
-        fields = _fields(path.read_text(errors="replace"))
+        fields = _fields(read_file(path).decode(errors="replace"))
     except FileNotFoundError:
         if topic_id is not None:
             write_metadata(folder, key, topic_id)
@@ -56,7 +57,7 @@ def check_folder(folder: Path, key: PartitionKey, topic_id: str | None) -> None:
 def read_topic_id(folder: Path) -> str:
     """The id of the topic that a partition's folder is of; empty if it does not say."""
     try:
-        text = (folder / PARTITION_METADATA).read_text(errors="replace")
+        text = read_file(folder / PARTITION_METADATA).decode(errors="replace")
     except FileNotFoundError:
         return ""
     return _fields(text).get("topic_id", "")

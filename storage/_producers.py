@@ -19,6 +19,7 @@ from ._batch_scan import TRANSACTIONAL
 from ._files import base_offset_in, replace_file
 from ._log_scan import ProducerScan
 from ._native import lib
+from ._opening import read_file
 from ._segment import Segment, segment_path
 from ._transactions import CompletedTransaction, Marker
 from .batch import SEQUENCE_MODULUS, BatchInfo, crc32c
@@ -174,7 +175,7 @@ class ProducerTable:
     @classmethod
     def load(cls, path: Path) -> ProducerTable | None:
         """From a `.snapshot`; None if it is damaged, for the log to be replayed from an earlier one."""
-        data = path.read_bytes()
+        data = read_file(path)
         if len(data) < _HEADER.size:
             return None
         version, crc, count = _HEADER.unpack_from(data)

@@ -8,6 +8,7 @@ from pathlib import Path
 import attrs
 
 from ._files import replace_file, storage_error
+from ._opening import read_file
 
 PROOF = "insync.proof"
 
@@ -36,7 +37,7 @@ class FolderProof:
 def read_proof(folder: Path) -> FolderProof | None:
     """What was written last; None if there is nothing, or nothing that can be read."""
     try:
-        found = json.loads((folder / PROOF).read_bytes())
+        found = json.loads(read_file(folder / PROOF))
         # An earlier release wrote none.
         found = {"leader_epoch": 0, **found}
         values = {field.name: found[field.name] for field in attrs.fields(FolderProof)}

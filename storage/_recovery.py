@@ -18,8 +18,17 @@ from ._epochs import NO_EPOCH
 from ._files import base_offset_in, fsync_folder
 from ._log_scan import LogScan, ProducerScan, scan_log
 from ._native import ffi, lib
+from ._opening import make_way
 from ._producers import Tail, has_snapshot
-from ._segment import DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_path
+from ._segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Mended,
+    Segment,
+    segment_path,
+)
 from ._swap import finish_swaps
 from ._transactions import TRANSACTION_INDEX_SUFFIX, index_is_sane
 from .errors import CorruptBatchError, CorruptLogError
@@ -53,10 +62,13 @@ def remove_leftovers(folder: Path) -> None:
         of_segment = suffix in _INDEXES and base_offset_in(stem) is not None
         orphan = of_segment and f"{stem}{LOG_SUFFIX}" not in names
         if orphan or suffix in _LEFTOVERS:
-            (folder / name).unlink()
+            make_way(folder / name)
+            (folder / name).unlink(missing_ok=True)
 
 
-def open_segments(folder: Path, log_start_offset: int | None, settings: LogSettings) -> tuple[Segment, ...]:
+def open_segments(
+    folder: Path, log_start_offset: int | None, settings: LogSettings, told: Mended = lambda path, why: None
+) -> tuple[Segment, ...]:
     """The segments of a folder in order, without those wholly below the log start; the first, empty one if there
     is none. `log_start_offset`: as it was written down; None if that is not known.
 
@@ -75,11 +87,11 @@ def open_segments(folder: Path, log_start_offset: int | None, settings: LogSetti
         reason = f"the log starts at offset {log_start_offset}, but its first segment starts above"
         raise CorruptLogError(str(path), 0, log_start_offset, reason)
     first = max(bisect_right(bases, log_start_offset) - 1, 0)
-    segments = [Segment(folder, base, settings) for base in bases[first:] or [log_start_offset]]
+    segments = [Segment(folder, base, settings, told) for base in bases[first:] or [log_start_offset]]
     for base in reversed(bases[:first]):
         if has_snapshot(folder, segments[0].base_offset):
             break
-        older = Segment(folder, base, settings)
+        older = Segment(folder, base, settings, told)
         if not _ends_well(older):
             # Nobody reads there any more, so that damage does not keep the log from being opened.
             older.close()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -16,10 +18,11 @@ from ._batch_records import records
 from ._batch_scan import scan
 from ._columns import Buffer
 from ._files import base_offset_in, fsync_file, replace_file, write_all
-from ._index import MAX_RELATIVE, OffsetIndex, TimeIndex
-from ._log_scan import LogScan
+from ._index import MAX_RELATIVE, OffsetIndex, TimeIndex, renamed
+from ._log_scan import LogScan, scan_log
 from ._native import ffi, lib
 from ._open_files import OPEN_FILES
+from ._opening import kind_of, make_way, open_file
 from ._transactions import ENTRY_BYTES, TRANSACTION_INDEX_SUFFIX, AbortedTransaction, encode_index, read_index
 from .errors import CorruptBatchError, LookUpStoppedError, StorageBrokenError
 from .file_range import RangeFile, read_at
@@ -53,7 +56,13 @@ def segment_files(folder: Path) -> list[Path]:
 def delete_segment(folder: Path, base_offset: int) -> None:
     """Delete the files of a segment that is not open."""
     for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
-        segment_path(folder, base_offset, suffix).unlink(missing_ok=True)
+        path = segment_path(folder, base_offset, suffix)
+        make_way(path)
+        path.unlink(missing_ok=True)
+
+
+Mended = Callable[[Path, str], None]
+"""Told of an index file that is built anew from the log, and why."""
 
 
 class Spot(NamedTuple):
@@ -156,14 +165,22 @@ def _after(known: tuple[_Generation, ...], position: int) -> Spot | None:
 class Segment:
     """`end` is (position, offset) after the last batch; readers trust nothing behind it."""
 
-    def __init__(self, folder: Path, base_offset: int, settings: LogSettings) -> None:
+    def __init__(
+        self, folder: Path, base_offset: int, settings: LogSettings, told: Mended = lambda path, why: None
+    ) -> None:
+        """`told` hears of each index file that was not as it was left, and is built anew; from any thread."""
         self.base_offset = base_offset
         self.path = segment_path(folder, base_offset, LOG_SUFFIX)
         self._settings = settings
+        self._told = told
+        self._mending = threading.Lock()
+        self._is_written = False
         self._file: RangeFile | None = RangeFile.open(self.path, create=True)
         self._used = self._unsynced = self._pinned = False
         self._closed = False
         OPEN_FILES.add(self)
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
+            self._make_way(segment_path(folder, base_offset, suffix))
         self.index = OffsetIndex(segment_path(folder, base_offset, INDEX_SUFFIX), base_offset)
         self.time_index = TimeIndex(segment_path(folder, base_offset, TIME_INDEX_SUFFIX), base_offset)
         self.end = Spot(0, base_offset)
@@ -270,13 +287,59 @@ class Segment:
             return False
         return self.end.position == 0 or self.age_ms(timestamp) <= self._roll_ms
 
+    def _make_way(self, path: Path) -> None:
+        what = kind_of(path)
+        if aside := make_way(path):
+            self._told(path, f"it was {what}, which is now {aside.name}")
+
+    def mend_indexes(self) -> None:
+        """Build anew from the log what somebody has removed, cut or replaced. Only for who may change the indexes.
+
+        Raises OSError.
+        """
+        with self._mending:
+            wrong = {each: why for each in (self.index, self.time_index) if (why := each.wrong())}
+            if wrong:
+                found = self._scanned()
+                for index, why in wrong.items():
+                    index.replace(bytes(found.index if index is self.index else found.time_index))
+                    self._told(index.path, why)
+                self.indexes_synced = False
+                self._entered = None
+                if not self._is_written:
+                    self.time_index.close_with(*self.largest)
+                    self.time_index.trim()
+            self._mend_transactions()
+
+    def _scanned(self) -> LogScan:
+        return scan_log(
+            self.file.fileno(),
+            self.end.position,
+            base_offset=self.base_offset,
+            interval=self._settings.index_interval_bytes,
+            offset=self.base_offset,
+            gaps=True,
+        )
+
+    def _mend_transactions(self) -> None:
+        size = len(self.aborted) * ENTRY_BYTES
+        if _size_of(self.transaction_index) != size and (self.aborted or kind_of(self.transaction_index)):
+            why = _what_became_of(self.transaction_index)
+            make_way(self.transaction_index)
+            if self.aborted:
+                replace_file(self.transaction_index, encode_index(self.aborted))
+            self._told(self.transaction_index, why)
+
     def open_for_writing(self) -> None:
+        self._is_written = True
         self.index.grow(self._settings.segment_index_bytes)
         self.time_index.grow(self._settings.segment_index_bytes)
 
     def seal(self) -> None:
         """No batches come after those there are: finish the indexes."""
         self._tail = 0, b""
+        self.mend_indexes()
+        self._is_written = False
         self.time_index.close_with(*self.largest)
         self.index.trim()
         self.time_index.trim()
@@ -314,7 +377,7 @@ class Segment:
         """
         position, offset = self.end
         largest, interval, since = self.largest, self._settings.index_interval_bytes, self._since_entry
-        base, entries = self.base_offset, array("i")
+        base, entries, times = self.base_offset, array("i"), list[Largest]()
         offsets: list[int] = []
         positions: list[int] = []
         self.indexes_synced = False
@@ -327,7 +390,7 @@ class Segment:
                 entries.append(last_offset - base)
                 entries.append(position)
                 if largest is not self._entered:
-                    self.time_index.add(*largest)
+                    times.append(largest)
                     self._entered = largest
                 since = 0
             since += size
@@ -336,10 +399,18 @@ class Segment:
             positions.append(position)
             position += size
             offset = last_offset + 1
-        self.index.add_all(entries)
+        if entries:
+            self._enter(entries, times)
         self._recent.add(offsets, positions)
         self._since_entry = since
         self.end = Spot(position, offset)
+
+    def _enter(self, entries: array[int], times: Sequence[Largest]) -> None:
+        if self.index.needs_file(len(entries) // 2) or self.time_index.needs_file(len(times)):
+            self.mend_indexes()
+        self.index.add_all(entries)
+        for each in times:
+            self.time_index.add(*each)
 
     def append_one(self, data: Buffer, last_offset: int, timestamp: int) -> None:
         """`write` at the end and `added`, of one batch: that of a record which is sent alone."""
@@ -375,6 +446,7 @@ class Segment:
 
     def cut(self, spot: Spot) -> None:
         """End the segment at a batch boundary, in the file as well."""
+        self.mend_indexes()
         self.index.truncate(spot.position)
         self.time_index.truncate(spot.offset)
         self._cut_transactions(spot.offset)
@@ -395,6 +467,9 @@ class Segment:
 
     def rebuild(self, found: LogScan) -> None:
         """Take the indexes, and the end, from a scan of the whole file."""
+        for index in (self.index, self.time_index):
+            if found.position and not index.existed:
+                self._told(index.path, "it was not there")
         self.index.rebuild(found.index)
         self.time_index.rebuild(found.time_index)
         self.largest = Largest(found.max_timestamp, found.max_timestamp_offset)
@@ -412,6 +487,7 @@ class Segment:
     def sync_indexes(self) -> None:
         """Bring the indexes of a sealed segment to the device, if they have changed since."""
         if not self.indexes_synced:
+            self.mend_indexes()
             self.index.sync()
             self.time_index.sync()
             if self.aborted:
@@ -427,8 +503,10 @@ class Segment:
         """No more writing. Ranges that were read stay valid."""
         if not self._closed:
             self._closed = True
-            self.index.trim()
-            self.time_index.trim()
+            for index in (self.index, self.time_index):
+                # What is not as it was left is for the next opening to build anew.
+                if not index.wrong():
+                    index.trim()
             self._file = None
             OPEN_FILES.discard(self)
 
@@ -437,24 +515,27 @@ class Segment:
         self.path.unlink(missing_ok=True)
         self.index.delete()
         self.time_index.delete()
+        make_way(self.transaction_index)
         self.transaction_index.unlink(missing_ok=True)
         self._closed = True
 
     def set_aside(self) -> list[Path]:
         """Rename the files, to be deleted later; they can still be read. Returns the new paths."""
-        self._keep_open()
-        aside = self.path.rename(self.path.with_name(self.path.name + DELETED_SUFFIX))
+        # What somebody else has removed need not be.
+        with suppress(FileNotFoundError):
+            self._keep_open()
+        files = renamed(self.path, DELETED_SUFFIX)
         self._closed = True
-        files = [aside, self.index.rename(DELETED_SUFFIX), self.time_index.rename(DELETED_SUFFIX)]
+        files += self.index.rename(DELETED_SUFFIX) + self.time_index.rename(DELETED_SUFFIX)
         if self.transaction_index.exists():
-            aborted = self.transaction_index
-            files.append(aborted.rename(aborted.with_name(aborted.name + DELETED_SUFFIX)))
+            files += renamed(self.transaction_index, DELETED_SUFFIX)
         return files
 
     def add_aborted(self, entries: Sequence[AbortedTransaction]) -> None:
         """Their markers stand in the segment now. Raises OSError."""
         self.indexes_synced = False
-        with self.transaction_index.open("ab") as file:
+        self._mend_transactions()
+        with open(open_file(self.transaction_index, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
             file.write(encode_index(entries))
         # A new list, because another thread may be reading the old one.
         self.aborted = [*self.aborted, *entries]
@@ -463,6 +544,7 @@ class Segment:
         """Have these entries and no others. Raises OSError."""
         if [*entries] != [*self.aborted] or len(entries) * ENTRY_BYTES != _size_of(self.transaction_index):
             self.indexes_synced = False
+            make_way(self.transaction_index)
             replace_file(self.transaction_index, encode_index(entries))
             self.aborted = entries
 
@@ -512,11 +594,8 @@ class Segment:
         self.load_largest()
 
     def load_largest(self) -> None:
-        """Take the greatest timestamp from the time index of a segment that was sealed."""
-        if len(self.time_index):
-            self.largest = Largest(*self.time_index.last_entry())
-        else:
-            self._find_largest()
+        """Take the greatest timestamp from the time index, and from the batches behind what that one knows."""
+        self._find_largest()
 
     def _find_largest(self) -> None:
         """Find the greatest timestamp: the time index knows it but for the latest batches."""
@@ -586,4 +665,13 @@ class Segment:
 
 
 def _size_of(path: Path) -> int:
+    """-1 if it is no file; 0 if nothing is there."""
+    if kind_of(path):
+        return -1
     return path.stat().st_size if path.exists() else 0
+
+
+def _what_became_of(path: Path) -> str:
+    if what := kind_of(path):
+        return f"it is {what} now"
+    return f"it has {path.stat().st_size} bytes now" if path.exists() else "it was removed"

@@ -15,6 +15,7 @@ from pathlib import Path
 from ._columns import Buffer
 from ._files import base_offset_in, fsync_file, fsync_folder, write_all
 from ._log_scan import LogScan, scan_log
+from ._opening import open_file
 from ._segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -63,7 +64,7 @@ class CleanedSegment:
         Raises OSError, StorageBrokenError.
         """
         path = self._path(LOG_SUFFIX, CLEANED_SUFFIX)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fd = open_file(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
             for piece in filter(len, pieces):
                 write_all(fd, [piece], self.size)
@@ -100,7 +101,7 @@ class CleanedSegment:
 
     def _write_index(self, suffix: str, content: bytes) -> None:
         path = self._path(suffix, CLEANED_SUFFIX)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fd = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             if content:
                 write_all(fd, [content], 0)
@@ -161,7 +162,7 @@ def finish_swaps(folder: Path) -> None:
 
 def _end_of(path: Path, base: int) -> tuple[int, tuple[int, int, str] | None]:
     """Where the batches of a file end; position, offset and reason if they are damaged."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_file(path, os.O_RDONLY)
     try:
         size = os.fstat(fd).st_size
         found = scan_log(fd, size, base_offset=base, interval=size, offset=base, gaps=True)

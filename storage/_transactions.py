@@ -15,6 +15,7 @@ from ._batch_records import control_type
 from ._batch_scan import BATCH_OVERHEAD_BYTES, BatchInfo, scan_file
 from ._columns import Buffer
 from ._native import ffi, lib
+from ._opening import read_file
 from .file_range import ReadableFile, read_at
 
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
@@ -81,7 +82,7 @@ def read_index(path: Path) -> list[AbortedTransaction]:
     """The complete entries of a `.txnindex`; none without the file. Raises OSError."""
     if not path.exists():
         return []
-    data = path.read_bytes()
+    data = read_file(path)
     whole = data[: len(data) - len(data) % _ENTRY.size]
     return [
         AbortedTransaction(*fields) for version, *fields in _ENTRY.iter_unpack(whole) if version == _VERSION

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ._batch_scan import BatchInfo
+from ._opening import read_file
 
 OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
@@ -18,7 +19,7 @@ Fault = tuple[int, int, str]
 
 def read_entries(path: Path, entry: struct.Struct) -> tuple[list[tuple[int, int]], int]:
     """An index file's entries, and how many bytes behind them are none. Raises OSError."""
-    data = path.read_bytes() if path.exists() else b""
+    data = read_file(path) if path.exists() else b""
     extra = len(data) % entry.size
     # What a writer reserved and did not use is zeros, and no entry is.
     used = len(data[: len(data) - extra].rstrip(b"\0"))

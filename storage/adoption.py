@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import struct
 import uuid
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -34,6 +35,7 @@ from ._files import (
     replace_file,
     write_checkpoint,
 )
+from ._opening import open_file, read_file
 from ._partition_folder import make_folder, read_topic_id, write_metadata
 from ._producers import SNAPSHOT_SUFFIX
 from ._segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
@@ -152,7 +154,9 @@ def identify(path: Path) -> ForeignIdentity:
     meta = path / META
     try:
         lines = [
-            line.partition("=") for line in meta.read_text("latin-1").split("\n") if not line.startswith("#")
+            line.partition("=")
+            for line in re.split(r"\r\n|[\r\n]", read_file(meta).decode("latin-1"))
+            if not line.startswith("#")
         ]
     except (FileNotFoundError, NotADirectoryError):
         raise ForeignFolderError(
@@ -217,7 +221,7 @@ def kept_from_kafka(path: Path) -> Iterator[None]:
     try:
         # Open for reading: Kafka's own lock excludes a shared one, and nothing of the folder is touched.
         fd = os.open(path / _LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         yield
         return
     try:
@@ -246,7 +250,7 @@ def metadata_log(path: Path) -> MetadataLog | None:
     try:
         if snapshots:
             end, epoch = map(int, snapshots[-1].stem.split("-"))
-            data = snapshots[-1].read_bytes()
+            data = read_file(snapshots[-1])
             scan(data)
             values += [each.value for each in records(data) if each.value is not None]
             position = (epoch, end)
@@ -397,7 +401,7 @@ class _Survey:
             if name.endswith(_UNFINISHED):
                 self._wrong(f"holds {name}, which the cleaner has not finished: {_RESTART}")
         for path in segments:
-            with path.open("rb") as file:
+            with open(open_file(path, os.O_RDONLY), "rb") as file:
                 head = file.read(_MAGIC_AT + 1)
             if len(head) > _MAGIC_AT and head[_MAGIC_AT] < _MAGIC:
                 self._wrong(
@@ -494,7 +498,7 @@ def _bridges(seam: Seam, epochs: Sequence[EpochEntry]) -> Iterator[bytes]:
 def _copy_file(source: Path, target: Path) -> None:
     """Raises OSError."""
     with (
-        source.open("rb") as read,
+        open(open_file(source, os.O_RDONLY), "rb") as read,
         open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as written,
     ):
         left = os.fstat(read.fileno()).st_size

@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from ._created import CreatedPartitions
+from ._data_folder import make_data_folder
 from ._files import (
     PartitionKey,
     fsync_folder,
@@ -28,6 +29,7 @@ from ._files import (
 )
 from ._folder_lock import FolderLock
 from ._open_files import OPEN_FILES
+from ._opening import NoFileError, read_file
 from ._partition_folder import check_folder, make_folder, sync_metadata, write_metadata
 from ._proof import FolderProof, read_proof, write_proof
 from .disk_log import DiskLog
@@ -81,11 +83,17 @@ def read_identity(folder: Path) -> tuple[str, int, str]:
     """
     path = folder / META
     try:
-        pairs = [line.partition("=") for line in path.read_text().splitlines() if not line.startswith("#")]
+        pairs = [
+            line.partition("=") for line in read_file(path).decode().splitlines() if not line.startswith("#")
+        ]
         meta = {key.strip(): value.strip() for key, _, value in pairs}
         return meta["cluster.id"], int(meta["node.id"]), meta["directory.id"]
-    except FileNotFoundError:
-        raise LogDirectoryError(f"{folder} is not a data folder: it has no {META}") from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise LogDirectoryError(
+            f"{folder} is not a data folder: it has no {META}; name the folder of a node's logs"
+        ) from None
+    except NoFileError as error:
+        raise storage_error(error, f"cannot use {folder}") from None
     except (KeyError, ValueError):
         raise LogDirectoryError(
             f"{path} does not name cluster.id, node.id and directory.id: restore it or use another data folder"
@@ -107,8 +115,11 @@ class LogDirectory:
         node_id: int,
         settings: LogSettings | None = None,
         verify_on_open_bytes: int = VERIFY_ON_OPEN_BYTES,
+        on_mended: Callable[[PartitionKey, Path, str], None] = lambda key, path, why: None,
     ) -> None:
         """
+        on_mended: told of each index file that was removed, cut or replaced, and why it is built anew from its log;
+          called from any thread.
         verify_on_open_bytes: how much data that needs no scan has its CRCs checked when logs are opened, the newest
           segments of each log first, to find damage early.
 
@@ -124,6 +135,7 @@ class LogDirectory:
         self.on_flush_due: Callable[[], None] = lambda: None
         """The writer of a log calls this when `flush_due` may have work."""
         self._verify_bytes = verify_on_open_bytes
+        self._on_mended = on_mended
         self._lock = threading.RLock()
         self._logs: dict[PartitionKey, DiskLog] = {}
         self._proof_lock = threading.Lock()
@@ -135,13 +147,13 @@ class LogDirectory:
         """Partitions whose folders were created here and have not been opened yet."""
         self._folder_lock: FolderLock | None = None
         try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_data_folder(self.path)
             self._folder_lock = FolderLock(self.path)
             self._enter(cluster_id, node_id)
         except OSError as error:
             self._release()
             raise storage_error(error, f"cannot use {self.path}") from error
-        except LogDirectoryError:
+        except StorageError:
             self._release()
             raise
 
@@ -165,7 +177,7 @@ class LogDirectory:
 
     def _check_meta(self, cluster_id: str, node_id: int) -> str:
         path = self.path / META
-        if not path.exists():
+        if not os.path.lexists(path):
             return self._write_meta(cluster_id, node_id)
         found_cluster, found_node, directory_id = read_identity(self.path)
         if found_cluster != cluster_id:
@@ -187,7 +199,7 @@ class LogDirectory:
         """Read the marker, and delete it durably before anything else is written."""
         path = self.path / CLEAN_SHUTDOWN
         try:
-            marker = json.loads(path.read_bytes())
+            marker = json.loads(read_file(path))
             found = (True, int(marker.get("brokerEpoch", -1)))
         except FileNotFoundError:
             return False, -1
@@ -291,6 +303,7 @@ class LogDirectory:
             on_log_start_moved=self._write_log_starts,
             on_cleaned=self._write_cleaned,
             on_flush_due=lambda: self.on_flush_due(),
+            on_mended=lambda path, why: self._on_mended(key, path, why),
         )
         with self._lock:
             self._verify_bytes -= log.recovery.bytes_verified

@@ -10,7 +10,7 @@ from pathlib import Path
 from ._batch_scan import CONTROL
 from ._epochs import FILE_NAME as EPOCHS
 from ._epochs import EpochCache
-from ._files import fsync_folder, storage_error
+from ._files import fsync_folder, log_error, storage_error
 from ._flushing import bring_to_device
 from ._maintenance import MaintainedLog
 from ._open_files import OPEN_FILES
@@ -18,7 +18,7 @@ from ._prepare import GATHERED_BYTES, Piece, prepare, stamped
 from ._producers import SNAPSHOT_SUFFIX, ProducerTable, completed_since, has_snapshot, replay, snapshots_in
 from ._recovery import Recovered, open_segments, recover, remove_leftovers, trust, verify
 from ._retention import remove_below
-from ._segment import Segment, Spot, segment_path
+from ._segment import Mended, Segment, Spot, segment_path
 from ._transactions import AbortedTransaction, CompletedTransaction, aborted_between
 from .errors import (
     AppendError,
@@ -60,6 +60,7 @@ class DiskLog(MaintainedLog):
         on_log_start_moved: Callable[[], None] | None = None,
         on_cleaned: Callable[[], None] | None = None,
         on_flush_due: Callable[[], None] | None = None,
+        on_mended: Mended = lambda path, why: None,
     ) -> None:
         """Open the log in an existing folder, empty or not.
 
@@ -73,6 +74,7 @@ class DiskLog(MaintainedLog):
 
         `on_recovery_point_lowered`, `on_log_start_moved` and `on_cleaned` write the new value down before they
         return; `on_flush_due` is called by the writer thread when `flush_due` may have become true by an append.
+        `on_mended` may be called by any thread: see `Segment`.
 
         Raises:
           CorruptLogError: The files are damaged as no crash does it. Nothing was changed.
@@ -85,6 +87,7 @@ class DiskLog(MaintainedLog):
         self._cleaned = on_cleaned or (lambda: None)
         self._lowered = on_recovery_point_lowered or (lambda: None)
         self._on_flush_due = on_flush_due or (lambda: None)
+        self._mended = on_mended
         self._flushed_at = time.monotonic()
         self._rolled = False
         """There are closed segments that have not been flushed as a whole."""
@@ -94,7 +97,7 @@ class DiskLog(MaintainedLog):
             return
         remove_leftovers(folder)
         self._epochs = EpochCache.load(folder)
-        self._segments = open_segments(folder, log_start_offset, self.settings)
+        self._segments = open_segments(folder, log_start_offset, self.settings, on_mended)
         try:
             found = self._recover(clean, recovery_point, verify_bytes)
             self.recovery = found.report
@@ -113,7 +116,7 @@ class DiskLog(MaintainedLog):
         self.recovery = RecoveryReport(clean=True)
         self._log_start_offset = self._log_end_offset = self._recovery_point = 0
         try:
-            self._segments = (Segment(self._folder, 0, self.settings),)
+            self._segments = (self._segment_at(0),)
             self._segments[0].open_for_writing()
         except OSError as error:
             raise storage_error(error, f"cannot open {self._folder}") from error
@@ -236,7 +239,7 @@ class DiskLog(MaintainedLog):
             found = FileRange(segment.file, start.position, size, data)
             return ReadResult(found, start.offset, stop.offset, size)
         except OSError as error:
-            raise storage_error(error, f"cannot read {segment.path}") from error
+            raise log_error(error, f"cannot read {segment.path}") from error
 
     def is_at_hand(self, offset: int) -> bool:
         return offset >= self._log_end_offset or self._segments[-1].is_at_hand(offset)
@@ -372,14 +375,14 @@ class DiskLog(MaintainedLog):
         self._begin_segment(base_offset)
 
     def _begin_segment(self, base_offset: int) -> None:
-        segment = Segment(self._folder, base_offset, self.settings)
+        segment = self._segment_at(base_offset)
         segment.open_for_writing()
         self._segments = (*self._segments, segment)
         self._rolled = True
 
     def _undo(self, end: int, error: OSError) -> StorageError:
         """Bring the files back to the old end after a failed write."""
-        failure = storage_error(error, f"cannot write to {self._folder}")
+        failure = log_error(error, f"cannot write to {self._folder}")
         try:
             with self._flushing, self._writing:
                 self._cut_files(end)
@@ -470,7 +473,7 @@ class DiskLog(MaintainedLog):
             fsync_folder(self._folder)
             # Before the new segment: one that begins above the written log start would look like a lost head.
             self._raise_log_start(new_start_offset)
-            fresh = Segment(self._folder, new_start_offset, self.settings)
+            fresh = self._segment_at(new_start_offset)
             fresh.open_for_writing()
             self._segments = (fresh,)
             self._log_end_offset = new_start_offset

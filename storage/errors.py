@@ -95,6 +95,12 @@ class StorageFullError(StorageError):
     """No room on the device (or a quota or file size limit). Nothing was written; the log goes on."""
 
 
+class MisplacedError(StorageError):
+    """Something else stands where a file or a folder must be: a FIFO, say, or a link to nowhere. It says nothing of
+    the device.
+    """
+
+
 class TooManyOpenFilesError(StorageError):
     """The process, or the machine, has no descriptor left. It says nothing of the device, and may pass."""
 

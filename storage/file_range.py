@@ -8,6 +8,8 @@ from typing import Protocol
 
 import attrs
 
+from ._opening import open_file
+
 
 class ReadableFile(Protocol):
     """Anything with a descriptor that can be read at a position."""
@@ -37,7 +39,7 @@ class RangeFile:
 
     @classmethod
     def open(cls, path: Path, *, create: bool = False) -> RangeFile:
-        return cls(os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600))
+        return cls(open_file(path, os.O_RDWR | (os.O_CREAT if create else 0)))
 
     def fileno(self) -> int:
         fd = Descriptor(self.descriptor)

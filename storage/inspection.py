@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from typing import NamedTuple
 from ._batch_records import records
 from ._batch_scan import ATTRIBUTES_AT, CONTROL
 from ._files import base_offset_in
+from ._opening import open_file, read_file
 from ._producers import ProducerTable
 from ._verify_index import OFFSET_ENTRY, TIME_ENTRY, read_entries
 from ._walk import Found, walk
@@ -25,6 +27,7 @@ __all__ = [
     "control_record",
     "offset_index_entries",
     "producers_in",
+    "read_file",
     "time_index_entries",
 ]
 
@@ -66,7 +69,7 @@ def batches_in(path: Path) -> Iterator[tuple[Found, memoryview]]:
 
     Raises OSError.
     """
-    with path.open("rb") as file:
+    with open(open_file(path, os.O_RDONLY), "rb") as file:
         size = file.seek(0, 2)
         if size == 0:
             return

@@ -10,6 +10,7 @@ import attrs
 from ._batch_records import RecordCheck
 from ._epochs import FILE_NAME as EPOCHS
 from ._files import read_checkpoint
+from ._opening import read_file
 from ._partition_folder import PARTITION_METADATA
 from ._producers import SNAPSHOT_SUFFIX, ProducerTable
 from ._segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX
@@ -270,7 +271,7 @@ def _key(folder: Path) -> tuple[str, int]:
 
 
 def _numbers(path: Path) -> Iterable[tuple[int, int]]:
-    for line in path.read_text().splitlines()[2:]:
+    for line in read_file(path).decode().splitlines()[2:]:
         epoch, start = line.split(" ")
         yield int(epoch), int(start)
 
@@ -283,7 +284,7 @@ def _table_defects(path: Path, columns: tuple[str, ...]) -> list[Defect]:
     def defect(line: int, reason: str) -> Defect:
         return Defect(str(path), line, -1, reason)
 
-    lines = path.read_text(errors="replace").splitlines()
+    lines = read_file(path).decode(errors="replace").splitlines()
     if not lines or lines[0] != "0":
         return [defect(1, "it does not begin with version 0")]
     if len(lines) < 2 or lines[1] != str(len(lines) - 2):

@@ -255,7 +255,7 @@ def _must_be_folder(folder: Path) -> None:
 
 
 def _lines(path: Path, records: bool, advance: Callable[[int], None]) -> Iterator[dict[str, Any]]:
-    from ...storage.inspection import base_offset_in, offset_index_entries, time_index_entries
+    from ...storage.inspection import base_offset_in, offset_index_entries, read_file, time_index_entries
     from ...storage.verification import segment_files
 
     if (
@@ -284,7 +284,8 @@ def _lines(path: Path, records: bool, advance: Callable[[int], None]) -> Iterato
         yield from _snapshot_lines(path)
     elif path.name.endswith(_TABLES):
         yield from (
-            {"file": path.name, "line": line} for line in path.read_text(errors="replace").splitlines()
+            {"file": path.name, "line": line}
+            for line in read_file(path).decode(errors="replace").splitlines()
         )
     else:
         raise CommandError(

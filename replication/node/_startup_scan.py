@@ -17,6 +17,7 @@ from ...storage import (
     LogDirectory,
     LogDirectoryError,
     LogSettings,
+    MisplacedError,
     StorageBrokenError,
     StorageError,
     StorageFullError,
@@ -78,10 +79,14 @@ class Found:
                 try:
                     found.directories.append(
                         LogDirectory(
-                            folder, cluster_id=cluster_id, node_id=settings.node_id, settings=log_settings
+                            folder,
+                            cluster_id=cluster_id,
+                            node_id=settings.node_id,
+                            settings=log_settings,
+                            on_mended=_index_rebuilt,
                         )
                     )
-                except NOT_OF_THE_LOG as error:
+                except (*NOT_OF_THE_LOG, MisplacedError) as error:
                     found._give_up(folder, error)
             found._check_any_left()
         except BaseException:
@@ -239,6 +244,18 @@ class Found:
         for directory in self.directories:
             with suppress(StorageError):
                 directory.close(directory.was_clean, broker_epoch=directory.previous_broker_epoch)
+
+
+def _index_rebuilt(key: tuple[str, int], path: Path, why: str) -> None:
+    log.warning(
+        event(
+            "index_rebuilt",
+            partition=f"{key[0]}-{key[1]}",
+            path=path,
+            why=why,
+            remedy="none is needed: no record is affected; find out who changes files in the data folder",
+        )
+    )
 
 
 def clusters_of(folders: Iterable[Path]) -> dict[Path, str]:

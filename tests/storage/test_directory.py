@@ -26,7 +26,7 @@ from insync.storage import (
     WrongClusterError,
     WrongNodeError,
     WrongTopicIdError,
-    disk_log,
+    _maintenance,
 )
 from insync.storage import directory as directory_module
 
@@ -371,7 +371,7 @@ def test_a_restart_far_ahead_may_be_interrupted(tmp_path: Path, monkeypatch) -> 
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(disk_log, "Segment", refuse)
+        patch.setattr(_maintenance, "Segment", refuse)
         with pytest.raises(StorageError, match="cannot truncate t-0"):
             log.truncate_fully(500)
     directory.close(clean=False)

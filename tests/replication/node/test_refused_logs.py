@@ -45,7 +45,7 @@ def in_first(base: Path) -> Path:
     ("harm", "said"),
     [
         (rot, "is damaged at byte"),
-        (unreadable, "Is a directory"),
+        (unreadable, "is a folder, not a file"),
         (nameless, "does not name a topic id"),
         (doubled, "has a folder both in"),
     ],
