@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import trio
 import trio.testing
 
 from insync.plugins.kafka.core.connection import Request
-from insync.plugins.kafka.listener import Link, Links
+from insync.plugins.kafka.listener import STUCK, Link, Links
 
 from .test_connection import PRODUCE, feed, frame, new, started
 
@@ -65,3 +66,23 @@ async def test_what_is_answered_while_earlier_answers_are_sent_is_sent_behind_th
         await trio.testing.wait_all_tasks_blocked()
         assert stream.came == expected
         nursery.cancel_scope.cancel()
+
+
+async def test_a_client_is_given_its_time_from_the_answer_that_it_did_not_take(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A connection that was quiet for long before has not been slow."""
+    machine = new()
+    link = Link(cast(Any, Slow()), machine, Links(cast(Any, None)), "a client")
+    link.client = cast(Any, SimpleNamespace(login=SimpleNamespace(is_over=True)))
+    said: list[str] = []
+    link.abort = said.append  # type: ignore[method-assign]
+    await trio.sleep(STUCK + 1)
+    assert not feed(machine, frame(PRODUCE, 8, 0))
+    (request,) = started(machine)
+    machine.answer(request, [b"one"])
+    link.flush()
+    link.look(trio.current_time() + STUCK - 1)
+    assert said == []
+    link.look(trio.current_time() + STUCK + 1)
+    assert said == [f"it has read none of its answers for {STUCK:g} s"]

@@ -11,9 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from insync.replication import BlockingAdmin, BlockingConsumer, BlockingNode, BlockingProducer, NodeSettings
+from insync.replication import (
+    BlockingAdmin,
+    BlockingConsumer,
+    BlockingNode,
+    BlockingProducer,
+    Node,
+    NodeSettings,
+)
 from insync.replication import asyncio as bridge
-from insync.replication.node import DuplicateNodeError, LogDirectoryFailedError, NodeError
+from insync.replication.node import DuplicateNodeError, LogDirectoryFailedError, NodeError, NodeStartError
 from insync.storage import StorageBrokenError
 
 
@@ -156,3 +163,14 @@ def test_a_node_left_open_is_stopped_cleanly_when_the_interpreter_exits(tmp_path
     )
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     assert was_clean(tmp_path)
+
+
+def test_a_node_for_trio_says_what_to_use_elsewhere(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Node(settings(tmp_path)):
+            raise AssertionError("it has started")
+
+    with pytest.raises(NodeStartError, match=r"needs trio, .*asyncio\.Node.* on asyncio, and `BlockingNode`"):
+        asyncio.run(main())
+    with pytest.raises(NodeStartError, match="needs trio"):
+        Node(settings(tmp_path)).__aenter__().send(None)

@@ -643,3 +643,22 @@ def test_what_was_not_taken_over_when_the_producer_ends_says_so(threaded):
         producer.close(0.1)
         assert all(each.done() for each in deliveries[3:])
         assert all(isinstance(each.exception(), ClosedError) for each in deliveries[3:])
+
+
+def test_a_begin_that_is_interrupted_when_it_is_done_is_taken_back(threaded, monkeypatch):
+    """Whoever was interrupted does not know that a transaction is open, and will begin another one."""
+    real, interrupts = Future.result, [KeyboardInterrupt()]
+
+    def result(future, timeout=None):
+        found = real(future, timeout)
+        if interrupts:
+            raise interrupts.pop()
+        return found
+
+    Script(threaded.cluster)
+    with BlockingProducer(threaded.urls, transactional_id="x") as producer:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Future, "result", result)
+            producer.begin()
+        producer.begin()
+        producer.abort()

@@ -11,6 +11,7 @@ from functools import partial
 
 import pytest
 import trio
+import trio.lowlevel
 
 from insync.replication.node import _log_writer
 from insync.replication.node._log_writer import AppendWork, CallWork, Lane, LogWriter
@@ -250,3 +251,45 @@ async def test_an_append_that_fails_is_never_told_as_done_nor_is_what_stands_beh
     assert (bench.told, dropped) == ([0], [1, 2, 3])
     assert [str(error) for error in bench.failed] == ["no space left on the device"]
     assert bench.writer.has_failed
+
+
+async def test_work_beside_the_thread_is_not_counted_as_queued() -> None:
+    """Its end is never counted either: a writer that has nothing to do must not look as if it had."""
+    bench = Bench()
+    bench.writer.start()
+    over = trio.Event()
+    bench.writer.submit(CallWork(bench.lane, lambda: None, lambda _: over.set(), waits=True))
+    with trio.fail_after(60):
+        await over.wait()
+    bench.append(0)
+    await bench.has_told(0)
+    assert bench.writer.queued == 0
+    await bench.writer.stop()
+
+
+async def test_a_single_append_waits_for_the_work_beside_the_thread() -> None:
+    """An append that comes alone is done without ado, but never before what was asked for earlier in its log."""
+    bench = Bench()
+    bench.writer.start()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert go_on.wait(60)
+        bench.log.appended.append(-1)
+
+    bench.writer.submit(CallWork(bench.lane, wait, lambda _: None, waits=True))
+    with trio.fail_after(60):
+        await trio.to_thread.run_sync(begun.wait)
+        bench.append(0)
+        while bench.writer._queue:
+            await trio.lowlevel.checkpoint()  # the thread has not taken it yet
+        over = trio.Event()
+        lane = Lane(failed=bench.failed.append)
+        bench.writer.submit(CallWork(lane, lambda: None, lambda _: over.set()))
+        await over.wait()  # and so it is done with what it has taken
+    assert bench.log.appended == []
+    go_on.set()
+    await bench.has_told(0)
+    assert bench.log.appended == [-1, 0]
+    await bench.writer.stop()

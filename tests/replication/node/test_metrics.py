@@ -23,6 +23,7 @@ from insync.replication.node import InvalidSettingError, NodeStartError, _node, 
 from insync.replication.node._dialler import Dialler
 from insync.replication.node.operations import http
 from insync.replication.node.operations.counters import BUCKETS, Counters
+from insync.replication.node.operations.inbound import Inbound
 from insync.replication.node.service import Metric
 from insync.transport import Buffer, Request
 
@@ -483,3 +484,25 @@ def test_a_scrape_reads_what_was_written() -> None:
     assert scraped.value("a", x="1") == 7 and scraped.value("a", y="2") == 3
     with pytest.raises(AssertionError):
         scraped.value("b")
+
+
+def test_a_request_is_timed_from_its_arrival_and_not_from_when_it_is_looked_at() -> None:
+    """Requests wait in the connection while the node is busy: their clients wait as well."""
+
+    class Asked(Inbound):
+        __slots__ = ()
+        peer = None  # type: ignore[assignment]
+
+        def on_cancel(self, callback: object) -> None: ...
+
+        def _reply(self, message: object, parts: object) -> None: ...
+
+        def _fail(self, code: int, detail: str) -> None: ...
+
+        def _refuse(self, detail: str) -> None: ...
+
+    for arrived, seconds in ((3.0, 7.0), (None, 0.0)):
+        counters = Counters()
+        asked = Asked(Kind.FETCH, None, b"", "a connection", counters, lambda: 10.0, arrived)
+        asked.reply(b"")
+        assert counters.requests[Kind.FETCH].total == seconds

@@ -229,3 +229,23 @@ def test_the_core_hears_of_producers_that_there_is_something_to_compare_with() -
         (0, 0, -1),
         (0, -1, 0),
     ]
+
+
+async def test_what_the_time_asks_for_is_asked_for_in_one_turn(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Else each of thousands of logs wakes its writer by itself."""
+    seen: list[bool] = []
+    async with hosting(tmp_path) as node, trio.open_nursery() as nursery:
+        ticked = trio.Event()
+
+        def look() -> None:
+            seen.append(turn().is_open)
+            ticked.set()
+
+        node.coordination.look_at_clock = look  # type: ignore[method-assign]
+        node.broker.context.timers.call_at(trio.current_time(), lambda: None)
+        nursery.start_soon(node.tick_broker)
+        await ticked.wait()
+        nursery.cancel_scope.cancel()
+    assert seen and all(seen)
