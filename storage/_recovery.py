@@ -120,6 +120,8 @@ def _ends_well(segment: Segment) -> bool:
     if not segment.time_index.is_sane(segment.end.offset):
         return False
     segment.load_largest()
+    if not segment.is_well_timed:
+        return False
     return index_is_sane(segment.transaction_index, segment.base_offset, segment.end.offset)
 
 
@@ -154,6 +156,8 @@ def recover(
         if durable and _ends_well(segment):
             expected, producers = segment.end.offset, None
             continue
+        if durable:
+            segment.tell_of_indexes()
         producers = producers or Tail(expected, ProducerScan())
         found = scans[segment] = scan_log(
             segment.file.fileno(),

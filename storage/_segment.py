@@ -527,7 +527,7 @@ class Segment:
         files = renamed(self.path, DELETED_SUFFIX)
         self._closed = True
         files += self.index.rename(DELETED_SUFFIX) + self.time_index.rename(DELETED_SUFFIX)
-        if self.transaction_index.exists():
+        if os.path.lexists(self.transaction_index):
             files += renamed(self.transaction_index, DELETED_SUFFIX)
         return files
 
@@ -594,8 +594,22 @@ class Segment:
         self.load_largest()
 
     def load_largest(self) -> None:
-        """Take the greatest timestamp from the time index, and from the batches behind what that one knows."""
-        self._find_largest()
+        """Take the greatest timestamp from the time index of a segment that was sealed."""
+        if len(self.time_index):
+            self.largest = Largest(*self.time_index.last_entry())
+        else:
+            self._find_largest()
+
+    @property
+    def is_well_timed(self) -> bool:
+        """Whether none of the last batches is younger than all that the time index knows: else that one was cut."""
+        last = self.index.last_entry()[1]
+        return self._reaching(self.largest.timestamp + 1, last, self.base_offset) is None
+
+    def tell_of_indexes(self) -> None:
+        """They are about to be built anew, and not because of a crash."""
+        if self.index.existed and self.time_index.existed:
+            self._told(self.path, "an index of this segment is not as it was left")
 
     def _find_largest(self) -> None:
         """Find the greatest timestamp: the time index knows it but for the latest batches."""
