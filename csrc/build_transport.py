@@ -6,8 +6,8 @@ from pathlib import Path
 import cffi
 
 HERE = Path(__file__).resolve().parent
-SOURCES = ("isr_crc32c.c", "isr_tx.c")
-HEADERS = ("isr_crc32c.h", "isr_tx.h")
+SOURCES = ("isr_crc32c.c", "isr_poll.c", "isr_tx.c")
+HEADERS = ("isr_crc32c.h", "isr_poll.h", "isr_tx.h")
 
 
 def declarations() -> str:

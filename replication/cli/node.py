@@ -31,6 +31,7 @@ def node(
     rack: str | None = None,
     session_timeout_ms: int | None = None,
     storage_stall_timeout_ms: int | None = None,
+    busy_poll_us: int | None = None,
     secret_file: Path | None = None,
     node_secret_file: Path | None = None,
     tls_certificate: Path | None = None,
@@ -79,6 +80,8 @@ def node(
         How long the node may be silent before the others take over from it; by default 1000, on ZooKeeper 6000.
     storage_stall_timeout_ms
         A log directory in which one write takes longer goes offline.
+    busy_poll_us
+        For how many microseconds after each append the node polls for messages instead of sleeping; by default 0.
     secret_file
         File with the cluster's secret, the same in nodes and clients; else INSYNC_SECRET_FILE or INSYNC_SECRET.
     node_secret_file
@@ -125,6 +128,7 @@ def node(
         "rack": rack,
         "session_timeout_ms": session_timeout_ms,
         "storage_stall_timeout_ms": storage_stall_timeout_ms,
+        "busy_poll_us": busy_poll_us,
         "secret_file": None if secret_file is None else str(secret_file),
         "node_secret_file": None if node_secret_file is None else str(node_secret_file),
         "tls_certificate": None if tls_certificate is None else str(tls_certificate),

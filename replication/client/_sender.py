@@ -63,6 +63,8 @@ class Sender:
         """Why nothing may be sent now: it is fenced, or no transaction is open."""
         self.on_failure: Callable[[ClientError], None] | None = None
         """Told of every batch that fails, in a producer with transactions."""
+        self.expect: Callable[[], None] | None = None
+        """Told of each request, whose answer comes soon."""
         self.has_sent = False
         """Whether any batch of this transaction was made."""
         self._transaction: ProducerIdentity | None = None
@@ -290,6 +292,8 @@ class Sender:
         self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
         self._requests[request] = None
         self._hand_over(connection, request)
+        if self.expect is not None:
+            self.expect()
         if self._settings.wire_acks == 0 and request in self._requests:
             for _, batch in request.sent:
                 self._settle(batch, -1, None)

@@ -12,6 +12,7 @@ from typing import Any
 import trio
 
 from ...storage.batch import Headers
+from ...transport.polling import CannotPollError, poll_when_expecting
 from ..core.wording import counted
 from ..errors import again
 from . import _arguments as given
@@ -22,7 +23,7 @@ from ._serializing import Serializers
 from ._settings import ProducerSettings, make_settings
 from ._transactions import Positions, Transaction, Transactions, send_offsets
 from .delivery import Deliveries, Delivery, OnDelivery, RecordMetadata
-from .errors import BufferFullError, InvalidArgumentError, MetadataTimeoutError
+from .errors import BufferFullError, InvalidArgumentError, InvalidSettingError, MetadataTimeoutError
 from .transaction_errors import TransactionStateError
 
 _log = logging.getLogger("insync.client")
@@ -75,6 +76,13 @@ class Producer(Client):
             self._transactions = Transactions(self._settings, self._cluster, self._sender)
 
     async def _begin(self) -> None:
+        microseconds = self._settings.busy_poll_us
+        if microseconds:
+            try:
+                polling = await self._nursery.start(poll_when_expecting, microseconds)
+            except CannotPollError as error:
+                raise InvalidSettingError(f"busy_poll_us is {microseconds}: {error}") from error
+            self._sender.expect = polling.expect
         if self._transactions is not None:
             await self._transactions.open()
 

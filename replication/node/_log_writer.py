@@ -148,6 +148,8 @@ class LogWriter:
         self._thread = threading.Thread(target=self._run, name=f"insync-log-{name}", daemon=True)
         self._token: trio.lowlevel.TrioToken | None = None
         self._stopped = trio.Event()
+        self.expect: Callable[[], None] | None = None
+        """Told of each append, which brings messages from other nodes soon."""
 
     def start(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
@@ -162,6 +164,8 @@ class LogWriter:
         """Queue work; from the event loop only."""
         is_large = False
         if isinstance(work, AppendWork):
+            if self.expect is not None:
+                self.expect()
             self.queued += 1
             is_large = len(work.chunk.data) > LITTLE
             if is_large or self.queued > FEW:

@@ -21,6 +21,7 @@ from ...transport import (
     TransportError,
     serve,
 )
+from ...transport.polling import poll_when_expecting
 from ..metadata import MetadataError, MetadataStore, SessionExpiredError, open_store, serve_store
 from ..metadata.registry import REMOTE
 from ..wire import WireError
@@ -177,6 +178,10 @@ class Node:
             stack.callback(replicas.directories.fall_silent)
             replicas.adopt(found)
             replicas.dialler.security = security
+            if settings.busy_poll_us:
+                polling = await nursery.start(poll_when_expecting, settings.busy_poll_us)
+                for home in replicas.directories:
+                    home.writer.expect = polling.expect
             await self._go_live(stack, store, registration, replicas, nursery)
         except (StorageError, TransportError, MetadataError, WireError, OSError) as error:
             raise NodeStartError(f"node {self.node_id} cannot start: {error}") from error

@@ -9,6 +9,7 @@ from typing import Literal
 import attrs
 
 from ...transport import DEFAULT_BUDGET
+from ...transport.polling import MOST_MICROSECONDS
 from ._assignors import BUILT_IN as ASSIGNORS
 from ._assignors import assignor as find_assignor
 from ._group_settings import MIGRATION_POLICIES, check_groups
@@ -36,6 +37,14 @@ def _not_negative(instance: NodeSettings, attribute: attrs.Attribute[int], value
     _whole(attribute, value)
     if value < 0:
         raise InvalidSettingError(f"{attribute.name}={value}: use 0 or more")
+
+
+def _microseconds(instance: NodeSettings, attribute: attrs.Attribute[int], value: int) -> None:
+    _not_negative(instance, attribute, value)
+    if value > MOST_MICROSECONDS:
+        raise InvalidSettingError(
+            f"{attribute.name}={value}: use {MOST_MICROSECONDS} (a second) or less, or 0 to poll never"
+        )
 
 
 def _port(instance: NodeSettings, attribute: attrs.Attribute[int], value: int) -> None:
@@ -131,6 +140,8 @@ class NodeSettings:
       INSYNC_TLS_CERTIFICATE, INSYNC_TLS_KEY and INSYNC_TLS_AUTHORITIES in the environment name.
     storage_stall_timeout_ms: a log directory in which one write takes longer goes offline. Half of a client's
       request timeout, so that the next leader can still answer the requests that wait for it.
+    busy_poll_us: for how many microseconds after each append the event loop polls for messages instead of sleeping.
+      Records then pass through the node faster, for the processor time that it polls. 0: never.
     proof_interval_ms: how often each log directory and the metadata store advance a shared counter. The next start
       detects a directory that was restored to a state older than this.
     max_partitions_per_node: maximum number of replicas on the node; a topic that does not fit on the living nodes
@@ -218,6 +229,7 @@ class NodeSettings:
     max_clock_difference_ms: int = attrs.field(default=60_000, validator=_positive)
     log_cleaner_io_max_bytes_per_second: float | None = None
     storage_stall_timeout_ms: int = attrs.field(default=15000, validator=_positive)
+    busy_poll_us: int = attrs.field(default=0, validator=_microseconds)
     proof_interval_ms: int = attrs.field(default=2000, validator=_positive)
     max_partitions_per_node: int = attrs.field(default=20_000, validator=_positive)
 

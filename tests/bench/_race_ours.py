@@ -11,6 +11,8 @@ import trio
 from insync.replication import Admin, Consumer, Producer
 from insync.replication.client.delivery import Delivery
 
+from ._polling import of_producer
+
 CHUNK = 2000
 LARGE: dict[str, Any] = {
     "batch_size": 512 << 10,
@@ -59,7 +61,7 @@ async def latency(servers: list[str], topic: str, count: int, per_second: int) -
         if delivery.error is None:
             taken.append(time.perf_counter() - begun)
 
-    async with Producer(servers, linger_ms=0) as producer:
+    async with Producer(servers, linger_ms=0, busy_poll_us=of_producer()) as producer:
         await producer.prepare(topic)
         start = trio.current_time()
         for index in range(count):

@@ -73,6 +73,7 @@ def test_a_second_node_with_the_same_folder_names_the_first(tmp_path: Path) -> N
         (["--store", "carrier-pigeon://roof"], "carrier-pigeon"),
         (["--listen", "smoke://hill"], "smoke"),
         (["--session-timeout-ms", "0"], "session_timeout_ms"),
+        (["--busy-poll-us", "2000000"], "busy_poll_us=2000000"),
         (["--cluster-id", "another"], "another"),
     ],
 )

@@ -88,6 +88,9 @@ def test_a_later_source_may_give_one_folder_in_place_of_several() -> None:
             "session_timeout_ms=1: a node could not renew its session in time; use 100",
         ),
         ("session_timeout_ms = 99", "session_timeout_ms=99"),
+        ("busy_poll_us = -1", "busy_poll_us=-1: use 0 or more"),
+        ("busy_poll_us = 1.5", "busy_poll_us=1.5: use a whole number"),
+        ("busy_poll_us = 1000001", "busy_poll_us=1000001: use 1000000 (a second) or less"),
         (
             "group_consumer_session_timeout_ms = 6000\ngroup_consumer_heartbeat_interval_ms = 6000",
             "group_consumer_heartbeat_interval_ms=6000 must be below group_consumer_session_timeout_ms=6000",
