@@ -45,12 +45,13 @@ def ours() -> set[threading.Thread]:
 
 
 def warned(heard: list[warnings.WarningMessage]) -> list[str]:
-    assert all(each.category is ResourceWarning for each in heard)
-    return [str(each.message) for each in heard]
+    """What our own have said: the collector may come across what other tests have left, too."""
+    return [str(each.message) for each in heard if str(each.message).startswith("unclosed <insync.")]
 
 
 @pytest.fixture
 def heard() -> Iterator[list[warnings.WarningMessage]]:
+    gc.collect()
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always", ResourceWarning)
         yield found
@@ -73,7 +74,7 @@ def test_threads_and_connections_end(
     assert len(said) == 10
     assert all(each.startswith("unclosed <insync.") and make.__name__ in each for each in said)
     assert all("call close()" in each for each in said)
-    assert all(type(each.source) is make for each in heard)
+    assert sum(type(each.source) is make for each in heard) == 10
 
 
 def test_what_is_closed_says_nothing(threaded: ThreadedCluster, heard: list[warnings.WarningMessage]) -> None:
@@ -84,7 +85,7 @@ def test_what_is_closed_says_nothing(threaded: ThreadedCluster, heard: list[warn
     with BlockingConsumer(threaded.urls):
         pass
     gc.collect()
-    assert not heard and ours() <= before
+    assert not warned(heard) and ours() <= before
 
 
 def test_replicated_state(tmp_path: Path, heard: list[warnings.WarningMessage]) -> None:
@@ -137,7 +138,7 @@ def test_it_may_be_collected_in_its_own_thread(
     sent.clear()
     assert told.wait(PATIENCE)
     until(lambda: ours() <= before)
-    assert len(heard) == 1
+    assert len(warned(heard)) == 1
 
 
 DROPPED_AT_EXIT = """
@@ -219,4 +220,4 @@ def test_a_node_serves_others_whoever_has_it(tmp_path: Path, heard: list[warning
         assert [each.node_id for each in admin.describe_cluster().nodes] == [1]
     (left,) = [each for each in _portal._left_open if isinstance(each, BlockingNode)]
     left.close()
-    assert not heard
+    assert not warned(heard)
