@@ -252,3 +252,19 @@ def test_a_log_whose_file_is_gone_is_refused_by_its_name(tmp_path: Path) -> None
         bench.log.append([chunk(bench.log, batch(4000, size=30))])
     assert bench.log.log_end_offset == end
     bench.log.close(clean=False)
+
+
+def test_entries_that_are_gone_from_a_map_end_no_process(tmp_path: Path) -> None:
+    """In a process of its own: a page that is gone is a SIGBUS."""
+    script = f"""
+import os, pathlib
+from array import array
+from insync.storage._index import OffsetIndex
+index = OffsetIndex(pathlib.Path({str(tmp_path)!r}, "x.index"), 0)
+index.grow(1 << 20)
+index.add_all(array("i", [1, 10, 2, 20]))
+os.truncate(index.path, 0)
+print(index.position_for(5), index.has_lost, index.wrong())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "0 True it was cut to 0 bytes\n")
