@@ -177,6 +177,9 @@ def test_a_range_ends_where_it_ends_and_not_at_a_record() -> None:
         def position(self, at: tuple[str, int]) -> int:
             return self.offset
 
+        def throttled_ms(self, at: tuple[str, int]) -> int:
+            return 0
+
     options = ReadOptions(
         connection=Connection(servers="x"), names=("value",), fail_on_data_loss=True, poll_timeout_ms=1
     )
