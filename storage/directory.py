@@ -307,11 +307,25 @@ class LogDirectory:
         )
         with self._lock:
             self._verify_bytes -= log.recovery.bytes_verified
+        if self._created.never_held(key):
+            try:
+                self._enter_moved(key, log)
+            except (OSError, StorageError):
+                log.close(clean=False)
+                raise
         return log
 
+    def _enter_moved(self, key: PartitionKey, log: DiskLog) -> None:
+        """Somebody has put the folder here. From now on it is missing if it is not there."""
+        with self._lock:
+            # First: of a log that was made here, a log start that is not listed is 0.
+            self._log_starts[key] = log.log_start_offset
+            self._write_log_starts()
+        self._created.add([key])
+
     def _folder(self, topic: str, partition: int, create: bool, topic_id: str | None) -> Path:
-        folder = self.path / f"{topic}-{partition}"
-        if not folder.is_dir():
+        folder = self._folder_of((topic, partition))
+        if not self._is_made((topic, partition)):
             if not create:
                 raise LogNotFoundError(f"{self.path} holds no partition {partition} of topic {topic}")
             self._make_folders([((topic, partition), topic_id)])
@@ -336,7 +350,7 @@ class LogDirectory:
             with self._lock:
                 self._check_open()
             try:
-                self._make_folders([each for each in wanted if not self._folder_of(each[0]).is_dir()])
+                self._make_folders([each for each in wanted if not self._is_made(each[0])])
             except OSError as error:
                 raise storage_error(error, f"cannot create folders in {self.path}") from error
 
@@ -346,11 +360,12 @@ class LogDirectory:
         keys = [key for key, _ in wanted]
         with self._lock:
             self._forget(keys)
-        self._created.add(keys)
+        self._created.plan(keys)
         together = len(keys) >= MANY_FOLDERS
         for key, topic_id in wanted:
             folder = self._folder_of(key)
-            make_folder(folder)
+            if not folder.is_dir():
+                make_folder(folder)
             if topic_id is not None:
                 write_metadata(folder, key, topic_id, sync=not together)
         if not (together and self._sync_filesystem()):
@@ -358,6 +373,7 @@ class LogDirectory:
                 if topic_id is not None and together:
                     sync_metadata(self._folder_of(key))
             fsync_folder(self.path)
+        self._created.add(keys)
         self._empty.update(keys)
 
     def _sync_filesystem(self) -> bool:
@@ -370,6 +386,10 @@ class LogDirectory:
                 raise
             return False
         return True
+
+    def _is_made(self, key: PartitionKey) -> bool:
+        """Whether the folder is there, and known to be: the device may have refused when it was made."""
+        return self._folder_of(key).is_dir() and not self._created.is_planned(key)
 
     def _folder_of(self, key: PartitionKey) -> Path:
         return self.path / f"{key[0]}-{key[1]}"

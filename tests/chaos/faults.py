@@ -81,7 +81,8 @@ async def kill_before_folders(scene: Scene) -> Bite:
         if name in tried:
             await scene.admin.delete_topic(name)
     evidence = "no node had a folder of it; it was written" if not made and started and written else ""
-    return Bite(f"all nodes, topic {topic}", evidence)
+    found = "" if evidence else f": {len(made)} folders, {started=}, {written=}"
+    return Bite(f"all nodes, topic {topic}{found}", evidence)
 
 
 async def _kill_once_it_is_stored(scene: Scene, topic: str) -> bool:
