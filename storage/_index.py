@@ -1,9 +1,9 @@
 """The indexes of a segment: every few KiB of log an entry that says which batch starts where, and when.
 
 The file is mapped, and grows in steps while the segment does: the device is asked for room before it is used.
-Unused room is zeros until it is trimmed. There is no checksum: what does not look right is built anew from the log.
-So is a file that somebody has removed, cut or replaced, when it is next written; entries that are gone read as
-zeros until then, and a search begins at the segment's start.
+Unused room is zeros until it is trimmed. There is no checksum: an index that looks wrong is built anew from the
+log. A file that somebody has removed, cut or replaced is built anew when it is next written. Until then, entries
+that are gone read as zeros, and a search begins at the segment's start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from ._files import fsync_file, replace_file
 from ._native import ffi, lib
-from ._opening import kind_of, make_way, open_file
+from ._opening import kind_of, make_way, open_file, remove_file
 
 MAX_RELATIVE = (1 << 31) - 1
 _SPARE = 1
@@ -112,8 +112,7 @@ class IndexFile:
         fsync_file(self.path)
 
     def delete(self) -> None:
-        make_way(self.path)
-        self.path.unlink(missing_ok=True)
+        remove_file(self.path)
 
     def rename(self, suffix: str) -> list[Path]:
         """Give the file another name, if it is there; the entries can still be read. Returns that name."""

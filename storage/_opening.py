@@ -114,6 +114,12 @@ def make_way(path: Path) -> Path | None:
     raise AssertionError("there is always a number")
 
 
+def remove_file(path: Path) -> None:
+    """Delete a file, if it is there; what has its name and is none is moved aside. Raises OSError."""
+    make_way(path)
+    path.unlink(missing_ok=True)
+
+
 def no_file(path: Path, what: str) -> NoFileError:
     return NoFileError(errno.EINVAL, f"{path} is {what}, not a file")
 

@@ -18,7 +18,7 @@ from ._epochs import NO_EPOCH
 from ._files import base_offset_in, fsync_folder
 from ._log_scan import LogScan, ProducerScan, scan_log
 from ._native import ffi, lib
-from ._opening import make_way
+from ._opening import remove_file
 from ._producers import Tail, has_snapshot
 from ._segment import (
     DELETED_SUFFIX,
@@ -62,8 +62,7 @@ def remove_leftovers(folder: Path) -> None:
         of_segment = suffix in _INDEXES and base_offset_in(stem) is not None
         orphan = of_segment and f"{stem}{LOG_SUFFIX}" not in names
         if orphan or suffix in _LEFTOVERS:
-            make_way(folder / name)
-            (folder / name).unlink(missing_ok=True)
+            remove_file(folder / name)
 
 
 def open_segments(

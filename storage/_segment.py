@@ -22,7 +22,7 @@ from ._index import MAX_RELATIVE, OffsetIndex, TimeIndex, renamed
 from ._log_scan import LogScan, scan_log
 from ._native import ffi, lib
 from ._open_files import OPEN_FILES
-from ._opening import kind_of, make_way, open_file
+from ._opening import kind_of, make_way, open_file, remove_file
 from ._transactions import ENTRY_BYTES, TRANSACTION_INDEX_SUFFIX, AbortedTransaction, encode_index, read_index
 from .errors import CorruptBatchError, LookUpStoppedError, StorageBrokenError
 from .file_range import RangeFile, read_at
@@ -56,9 +56,7 @@ def segment_files(folder: Path) -> list[Path]:
 def delete_segment(folder: Path, base_offset: int) -> None:
     """Delete the files of a segment that is not open."""
     for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
-        path = segment_path(folder, base_offset, suffix)
-        make_way(path)
-        path.unlink(missing_ok=True)
+        remove_file(segment_path(folder, base_offset, suffix))
 
 
 Mended = Callable[[Path, str], None]
@@ -515,8 +513,7 @@ class Segment:
         self.path.unlink(missing_ok=True)
         self.index.delete()
         self.time_index.delete()
-        make_way(self.transaction_index)
-        self.transaction_index.unlink(missing_ok=True)
+        remove_file(self.transaction_index)
         self._closed = True
 
     def set_aside(self) -> list[Path]:

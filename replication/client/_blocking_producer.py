@@ -104,10 +104,10 @@ class BlockingProducer(BlockingClient[Producer]):
 
     Leaving the block (or `close`) waits for all outcomes, at most `delivery_timeout_ms`. One that is still open
     when the interpreter exits is given 5 seconds. One that is collected without `close` sends what it has taken
-    first; the log tells of records that fail.
+    first; the log names records that fail.
     """
 
-    _when_dropped = "records that it has taken are still sent, and the log tells of those that fail"
+    _when_dropped = "records that it has taken are still sent, and the log names those that fail"
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ class _Again:
         self._left = _MOST_AGAIN
 
     def may_tell(self, thing: Hashable, size: int) -> bool:
-        """Whether a thing of so many parts may be told, as all may be for the first time."""
+        """Whether an answer may contain a thing of `size` parts. It may contain anything once."""
         if thing not in self._told:
             self._told.add(thing)
         elif size > self._left:
