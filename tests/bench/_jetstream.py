@@ -25,9 +25,14 @@ class JetStream:
     pids: tuple[int, ...]
     program: Path
 
-    def measure(self, what: str, count: int, size: int, per_second: int = 0) -> dict[str, float]:
-        """`rate` in records a second, or `latency`: p50 and p99 in seconds; each stored by three servers."""
-        given = [self.servers, what, "3", str(count), str(size), str(per_second)]
+    def measure(
+        self, what: str, count: int, size: int, per_second: int = 0, warm: int = 0
+    ) -> dict[str, float]:
+        """`rate` in records a second, or `latency`: p50 and p99 in seconds; each stored by three servers.
+
+        The first `warm` records are sent besides, and not counted.
+        """
+        given = [self.servers, what, *(str(each) for each in (3, count, size, per_second, warm))]
         result = subprocess.run([str(self.program), *given], capture_output=True, text=True, timeout=180)
         if result.returncode:
             raise RuntimeError(result.stderr)

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from ..interop.kafka import Java
+from ._warm_up import warm_up
 
 FULL = re.compile(r"([\d.]+) records/sec \(([\d.]+) MB/sec\)")
 
@@ -202,11 +203,6 @@ def end_to_end(servers: str, topic: str, count: int, per_second: int) -> list[fl
         raise RuntimeError(f"{len(came)} records of {sent} came: {failed[:1]}")
     # One partition: they come in the order in which they were sent.
     return sorted(after - before for before, after in zip(begun[warm:], came[warm:], strict=True))
-
-
-def warm_up(count: int, per_second: int) -> int:
-    """Records of the first second, but no more than are measured."""
-    return min(count, per_second)
 
 
 def at(values: Sequence[float], share: float) -> float:

@@ -1,12 +1,8 @@
-"""`--busy-poll-us N` of the benchmarks: nodes take it from the environment, as they take every setting."""
+"""Nodes, and a producer, that poll instead of sleeping (`busy_poll_us`): the rows of latency measure these, too."""
 
 from __future__ import annotations
 
-import os
-
-BUSY_POLL = "INSYNC_NODE_BUSY_POLL_US"
-
-
-def of_producer() -> int:
-    """`busy_poll_us` of a producer, the same as that of the nodes; 0 without the option."""
-    return int(os.environ.get(BUSY_POLL, "0"))
+BUSY_POLL_US = 20_000
+"""Longer than the time between two records at the lowest rate that is measured."""
+ENV = {"INSYNC_NODE_BUSY_POLL_US": str(BUSY_POLL_US)}
+TITLE = f"busy_poll_us={BUSY_POLL_US}"

@@ -11,7 +11,7 @@ import trio
 from insync.replication import Admin, Consumer, Producer
 from insync.replication.client.delivery import Delivery
 
-from ._polling import of_producer
+from ._warm_up import warm_up
 
 CHUNK = 2000
 LARGE: dict[str, Any] = {
@@ -53,20 +53,28 @@ async def produce(
         return max(1, count // CHUNK) * CHUNK / (time.perf_counter() - start)
 
 
-async def latency(servers: list[str], topic: str, count: int, per_second: int) -> list[float]:
-    """Seconds from `send` to the acknowledgement by all, sorted, without lingering."""
+async def latency(
+    servers: list[str], topic: str, count: int, per_second: int, busy_poll_us: int = 0
+) -> list[float]:
+    """Seconds from `send` to the acknowledgement by all, sorted, at a rate, without lingering.
+
+    The first second (`warm_up`) is not counted: connections are made in it.
+    """
+    warm = warm_up(count, per_second)
     taken: list[float] = []
+    early: list[float] = []
 
-    def note(begun: float, delivery: Delivery) -> None:
+    def note(begun: float, into: list[float], delivery: Delivery) -> None:
         if delivery.error is None:
-            taken.append(time.perf_counter() - begun)
+            into.append(time.perf_counter() - begun)
 
-    async with Producer(servers, linger_ms=0, busy_poll_us=of_producer()) as producer:
+    async with Producer(servers, linger_ms=0, busy_poll_us=busy_poll_us) as producer:
         await producer.prepare(topic)
         start = trio.current_time()
-        for index in range(count):
+        for index in range(warm + count):
             await trio.sleep_until(start + index / per_second)
-            await producer.send(topic, b"x" * 100, on_delivery=partial(note, time.perf_counter()))
+            heard = partial(note, time.perf_counter(), early if index < warm else taken)
+            await producer.send(topic, b"x" * 100, on_delivery=heard)
         await producer.flush()
     if len(taken) < count:
         raise RuntimeError(f"{count - len(taken)} records were not acknowledged")

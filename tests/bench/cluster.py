@@ -22,6 +22,7 @@ from ..processes import cluster
 from . import _floor
 from ._page_cache import settle
 from ._processor import seconds_of
+from ._warm_up import warm_up
 from .report import Result, against, at_least, at_most
 
 MIB = 1 << 20
@@ -50,21 +51,24 @@ async def produce(servers: list[str], topic: str, size: int, total: int, options
 async def latency(servers: list[str], topic: str, count: int) -> list[float]:
     """Seconds from `send` to the acknowledgement, at 1,000 records a second without lingering.
 
+    The first second (`warm_up`) is not counted: connections are made in it.
     One task sends them all. A task for each would come out of the processor time that the nodes share with it, and
     to start them all puts the first ones behind time, to be sent in one burst.
     """
+    warm = warm_up(count, RATE)
     taken: list[float] = []
+    early: list[float] = []
 
-    def note(begun: float, delivery: Delivery) -> None:
+    def note(begun: float, into: list[float], delivery: Delivery) -> None:
         if delivery.error is None:
-            taken.append(time.perf_counter() - begun)
+            into.append(time.perf_counter() - begun)
 
     async with Producer(servers, linger_ms=0) as producer:
         await producer.prepare(topic)
         start = trio.current_time()
-        for index in range(count):
+        for index in range(warm + count):
             await trio.sleep_until(start + index / RATE)
-            told = partial(note, time.perf_counter())
+            told = partial(note, time.perf_counter(), early if index < warm else taken)
             await producer.send(topic, b"x" * 100, partition=index % PARTITIONS, on_delivery=told)
         await producer.flush()
     if len(taken) < count:
@@ -83,7 +87,8 @@ async def _delete(servers: list[str], topic: str) -> None:
 
 
 def run(*, smoke: bool) -> Sequence[Result]:
-    big, small, count = (4 * MIB, MIB, 200) if smoke else (256 * MIB, 64 * MIB, 5000)
+    # The fastest of them then takes half a second: the first requests of a producer are small.
+    big, small, count = (4 * MIB, MIB, 200) if smoke else (512 * MIB, 256 * MIB, 5000)
     rounds = 1 if smoke else ROUNDS
     floors: list[float] = []
     figures: dict[str, list[float]] = {}
@@ -109,10 +114,11 @@ def run(*, smoke: bool) -> Sequence[Result]:
                     rate = trio.run(produce, servers, topic, size, total, options)
                     trio.run(_delete, servers, topic)
                     figures.setdefault(figure, []).append(rate)
+            settle(folder, 0)
             processes = [os.getpid(), *(node.process.pid for node in nodes)]
             before = seconds_of(processes)
             delays = trio.run(latency, servers, "bench", count)
-            used = seconds_of(processes) - before
+            used, sent = seconds_of(processes) - before, warm_up(count, RATE) + count
     floor = statistics.median(floors) / 1e6
     rates = {figure: statistics.median(values) for figure, values in figures.items()}
     return [
@@ -134,5 +140,5 @@ def run(*, smoke: bool) -> Sequence[Result]:
         ),
         at_most("latency p50 at 1,000/s", delays[len(delays) // 2] * 1000, "ms", 3),
         at_most("latency p99 at 1,000/s", delays[int(len(delays) * 0.99)] * 1000, "ms", 15),
-        Result(name="processor time of a record at 1,000/s", value=round(used / count * 1000, 3), unit="ms"),
+        Result(name="processor time of a record at 1,000/s", value=round(used / sent * 1000, 3), unit="ms"),
     ]

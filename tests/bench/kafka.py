@@ -46,6 +46,7 @@ from ._kafka_clients import (
 from ._kafka_fetches import seconds_a_gib
 from ._kafka_gateway import costs, metadata_cost
 from ._page_cache import settle
+from ._polling import ENV, TITLE
 from ._processor import resident, seconds_of, share_of
 from .report import Result, against, at_least, at_most, interleaved, within
 
@@ -144,7 +145,10 @@ def run(*, smoke: bool) -> list[Result]:
             create(side.servers, "bench", PARTITIONS)
             perf_test(java, side.servers, "bench", 400_000 // scale, 1024, *LARGE)
         results += _reading(java, Path(name), rounds, scale, ours, theirs)
-        results += _latency(60 if smoke else 3000, 1 if smoke else 5, ours, theirs)
+        with running_cluster(env=ENV) as polling:
+            create(polling.servers, "late", 1)
+            sides = {"": ours, f", {TITLE}": Side(polling.servers, polling.pids)}
+            results += _latency(60 if smoke else 3000, 1 if smoke else 5, sides, theirs)
         results += _idle(ours, 50 if smoke else CONNECTIONS, 2.0 if smoke else 20.0)
     results += _failover(1 if smoke else 5, 3.0 if smoke else 6.0, attrs.evolve(java, options=()))
     return results
@@ -270,8 +274,11 @@ def _apart(pair: tuple[float, float], unit: str, bar: float) -> tuple[float, str
     return pair[0], unit, pair[1], bar
 
 
-def _latency(count: int, rounds: int, ours: Side, theirs: Side) -> list[Result]:
-    """Both sides have had all records of `_throughput` by now: Kafka's machine code is made."""
+def _latency(count: int, rounds: int, ours: dict[str, Side], theirs: Side) -> list[Result]:
+    """Kafka's side has had all records of `_throughput` by now: its machine code is made.
+
+    ours: by what the names of their rows end with.
+    """
     results = []
     cases = (
         ("end to end at 1000/s", end_to_end, 1000, count),
@@ -279,15 +286,20 @@ def _latency(count: int, rounds: int, ours: Side, theirs: Side) -> list[Result]:
         ("acknowledged at 100/s", latency, 100, count // 4),
     )
     for title, measure, rate, records in cases:
-        p50: dict[Side, list[float]] = {ours: [], theirs: []}
-        p99: dict[Side, list[float]] = {ours: [], theirs: []}
+        sides = (*ours.values(), theirs)
+        p50: dict[Side, list[float]] = {side: [] for side in sides}
+        p99: dict[Side, list[float]] = {side: [] for side in sides}
         for number in range(rounds):
-            for side in (ours, theirs)[:: -1 if number % 2 else 1]:
+            for side in sides[:: -1 if number % 2 else 1]:
                 taken = measure(side.servers, "late", records, rate)
                 p50[side].append(at(taken, 0.5) * 1000)
                 p99[side].append(at(taken, 0.99) * 1000)
         for share, found, bar in (("p50", p50, 1.5), ("p99", p99, 1.0)):
-            results.append(within(f"{title}, {share}", median(found[ours]), "ms", median(found[theirs]), bar))
+            beside = median(found[theirs])
+            results += [
+                within(f"{title}, {share}{end}", median(found[side]), "ms", beside, bar)
+                for end, side in ours.items()
+            ]
     return results
 
 

@@ -22,12 +22,14 @@ import trio
 
 from ..interop.brokers import Brokers, brokers
 from ..interop.kafka import POM, Java, resolve
-from ..processes import cluster
+from ..processes import NodeProcess, cluster
 from . import _kafka_clients as theirs
 from . import _race_ours as ours
 from ._jetstream import JetStream, build, jetstream
 from ._page_cache import settle
+from ._polling import BUSY_POLL_US, ENV, TITLE
 from ._processor import resident, seconds_of
+from ._warm_up import warm_up
 from .report import Result
 
 PARTITIONS = 6
@@ -35,14 +37,20 @@ REPLICAS = 3
 LARGE = {"batch_size": 512 << 10, "linger_ms": 20}
 SOON = "log.segment.delete.delay.ms=1000\n"
 """Kafka keeps the files of a deleted topic for a minute by default, and with them the memory that holds them."""
+_POLLING = f"ours, {TITLE}"
 
 
 @attrs.frozen
 class Field:
-    """Who takes part. `pids`: our nodes. `folder`: on the device that all of them write to."""
+    """Who takes part. `folder`: on the device that all of them write to.
+
+    pids: our nodes.
+    polling: more of them, which poll instead of sleeping.
+    """
 
     servers: list[str]
     pids: tuple[int, ...]
+    polling: list[NodeProcess]
     kafka: Brokers
     nats: JetStream
     folder: Path
@@ -82,9 +90,16 @@ def field(folder: Path) -> Iterator[Field]:
         kafka = stack.enter_context(brokers(java, folder / "kafka", heap="1g", more=SOON))
         nats = stack.enter_context(jetstream(built, folder / "nats"))
         servers = [each.endpoint for each in nodes]
-        trio.run(ours.create, servers, "late", 1)
+        (folder / "polling").mkdir()
+        polling = stack.enter_context(cluster(folder / "polling", env=ENV))
+        for each in (servers, [each.endpoint for each in polling]):
+            trio.run(ours.create, each, "late", 1)
         theirs.create(kafka.servers, "late", 1)
-        yield Field(servers, tuple(each.process.pid for each in nodes), kafka, nats, folder)
+        yield Field(servers, pids_of(nodes), polling, kafka, nats, folder)
+
+
+def pids_of(nodes: list[NodeProcess]) -> tuple[int, ...]:
+    return tuple(each.process.pid for each in nodes)
 
 
 def run(*, smoke: bool) -> list[Result]:
@@ -138,20 +153,30 @@ def _latency(all_: Field, rounds: int, rate: int, count: int) -> list[Result]:
         used[who] = used.get(who, 0.0) + seconds_of(pids) - before
 
     def nats() -> tuple[float, float]:
-        said = all_.nats.measure("latency", count, 100, rate)
+        said = all_.nats.measure("latency", count, 100, rate, warm_up(count, rate))
         return said["p50"], said["p99"]
 
+    def own(servers: list[str], busy_poll_us: int = 0) -> tuple[float, float]:
+        return _both(trio.run(ours.latency, servers, "late", count, rate, busy_poll_us))
+
+    polling = [each.endpoint for each in all_.polling]
     for _ in range(rounds):
-        note("ours", all_.pids, lambda: _both(trio.run(ours.latency, all_.servers, "late", count, rate)))
+        note("ours", all_.pids, partial(own, all_.servers))
+        note(_POLLING, pids_of(all_.polling), partial(own, polling, BUSY_POLL_US))
         note("Kafka", all_.kafka.pids, lambda: _both(theirs.latency(all_.kafka.servers, "late", count, rate)))
         note("JetStream", all_.nats.pids, nats)
     results = []
     for what, bar in (("p50", 1.0), ("p99", 0.5)):
         medians = {who: theirs.median(values) for who, values in found[what].items()}
         least = bar if rate == 1000 or what == "p50" else None
-        results += _rows(f"latency at {rate}/s, {what}", "ms", medians, least, less_is_better=True)
+        title = f"latency at {rate}/s, {what}"
+        polled = medians.pop(_POLLING)
+        results += _rows(title, "ms", medians, least, less_is_better=True)
+        also = {**medians, "ours": polled}
+        results += _rows(f"{title}, {TITLE}", "ms", also, least, less_is_better=True)
+    sent = rounds * (warm_up(count, rate) + count)
     for who, seconds in used.items():
-        value = round(seconds / rounds / count * 1000, 3)
+        value = round(seconds / sent * 1000, 3)
         limit = 0.8 if who == "ours" and rate == 1000 else None
         name = f"servers' processor time of a record at {rate}/s, {who}"
         results.append(Result(name=name, value=value, unit="ms", bar=limit, holds=limit and value <= limit))

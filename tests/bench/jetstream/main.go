@@ -1,4 +1,4 @@
-// A JetStream cluster's producers: race SERVERS rate|latency REPLICAS COUNT SIZE PER_SECOND; prints one line of JSON.
+// A JetStream cluster's producers: race SERVERS rate|latency REPLICAS COUNT SIZE PER_SECOND WARM; prints one line of JSON.
 package main
 
 import (
@@ -31,7 +31,7 @@ func main() {
 	defer connection.Close()
 	stream, err := connection.JetStream(nats.PublishAsyncMaxPending(4000))
 	must(err)
-	replicas, count, size, perSecond := number(3), number(4), number(5), number(6)
+	replicas, count, size, perSecond, warm := number(3), number(4), number(5), number(6), number(7)
 	deadline := time.Now().Add(60 * time.Second)
 	for {
 		_, err = stream.AddStream(&nats.StreamConfig{Name: "bench", Subjects: []string{"bench"}, Replicas: replicas})
@@ -55,7 +55,7 @@ func main() {
 		return
 	}
 	taken, lock, waits := make([]float64, 0, count), sync.Mutex{}, sync.WaitGroup{}
-	for i := 0; i < count; i++ {
+	for i := 0; i < warm+count; i++ {
 		time.Sleep(time.Until(start.Add(time.Duration(i) * time.Second / time.Duration(perSecond))))
 		begun := time.Now()
 		future, err := stream.PublishAsync("bench", data)
@@ -65,9 +65,11 @@ func main() {
 			defer waits.Done()
 			select {
 			case <-future.Ok():
-				lock.Lock()
-				taken = append(taken, time.Since(begun).Seconds())
-				lock.Unlock()
+				if since := time.Since(begun).Seconds(); i >= warm {
+					lock.Lock()
+					taken = append(taken, since)
+					lock.Unlock()
+				}
 			case err := <-future.Err():
 				log.Fatal(err)
 			}

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,7 +44,9 @@ class Cluster:
 
 
 @contextmanager
-def running_cluster(*options: str, steady: bool = True) -> Iterator[Cluster]:
+def running_cluster(
+    *options: str, steady: bool = True, env: Mapping[str, str] | None = None
+) -> Iterator[Cluster]:
     """A cluster as a user starts it; it is gone when the block is left.
 
     steady: no node is ended; one that a busy machine stops for seconds keeps its place.
@@ -55,7 +57,7 @@ def running_cluster(*options: str, steady: bool = True) -> Iterator[Cluster]:
             [sys.executable, "-m", "insync", "up", "--kafka", "--json", *options],
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "TMPDIR": place, **(STEADY_ENV if steady else {})},
+            env={**os.environ, "TMPDIR": place, **(STEADY_ENV if steady else {}), **(env or {})},
         )
         try:
             assert process.stdout is not None
