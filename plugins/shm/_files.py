@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import _thread
 import fcntl
 import os
 import resource
 import stat
 from collections import OrderedDict
 from collections.abc import Sequence, Set
+from contextlib import suppress
 from typing import ClassVar
 
 import attrs
 
 from insync.transport import FileRange, ProtocolError, RangeTruncated
 
+CLOSED_ASIDE_FROM = 1 << 20
+"""Bytes of a deleted file that the system takes a while to free."""
 _MOST_FILES = 64
 _LINK_SHARE, _SHARE = 64, 4
 """One in so many of the descriptors that this process may have is for the files of one link; of all of them."""
@@ -44,6 +48,13 @@ class OpenFile:
 
     def __del__(self) -> None:
         OpenFile.count -= 1
+        # Whoever closes a deleted file last frees it. Mostly that is the end that it was handed to, which keeps it
+        # until the other end looks for deleted ones. This may be the collector: a thread started so needs no lock.
+        with suppress(OSError, RuntimeError):
+            state = os.fstat(self._fd)
+            if not state.st_nlink and state.st_size >= CLOSED_ASIDE_FROM:
+                _thread.start_new_thread(os.close, (self._fd,))
+                return
         os.close(self._fd)
 
 
