@@ -272,9 +272,10 @@ class Accumulator:
     def _grows(self, queues: TopicQueues, queue: PartitionQueue, batch: Batch, size: int) -> bool:
         """Whether an open batch that is large enough takes `size` bytes more, and then some.
 
-        It does while it could not be sent at once: what waits behind a full window goes in few large batches. It
-        grows in steps of `batch_size`, because the window may have room by the next one. At the start of a
-        transaction a batch is sent at once, and waits at the leader until the coordinator knows the partition.
+        It does while it could not be sent at once: what waits behind a full window goes in few large batches. Each
+        step doubles it, because a step costs as much as dozens of records; when the window has room, it goes as it
+        is. At the start of a transaction a batch is sent at once, and waits at the leader until the coordinator has
+        stored the partition.
         """
         begins = self.transaction is not None and queue.identity != self.transaction
         if not (begins or queue.is_held_up or queue.must_wait(batch)):
@@ -284,7 +285,7 @@ class Accumulator:
         if self.transaction is not None:
             # It may go as it is: growing must not make it linger.
             self._wake(0)
-        queue.enough = min(queues.largest_batch, batch.size + max(size, self._batch_size))
+        queue.enough = min(queues.largest_batch, batch.size + max(size, batch.size))
         return True
 
     def _extend(

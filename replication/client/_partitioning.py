@@ -16,6 +16,10 @@ from ._window import SendWindow
 from .errors import PartitionerError, error_for
 
 _KEYS_CACHED = 1 << 16
+_STAY = 16
+"""Times `batch_size`: what records without a key bring to a partition in a row if they have to wait behind others
+that are on their way. Few large batches cost less than many small ones, in the producer and at the nodes.
+"""
 
 
 class PartitionQueue(SendWindow[Batch]):
@@ -102,8 +106,9 @@ class TopicQueues:
         if sticky is None or sticky.open is None or sticky.open.size + size > self.sticky_until:
             sticky = self.sticky = self._unkeyed()
             begun = sticky.open.size if sticky.open is not None else 0
-            # A batch that has grown takes as much again as another one would.
-            self.sticky_until = self._batch_size + (begun if begun + size > self._batch_size else 0)
+            more = self._batch_size * (_STAY if sticky.in_flight else 1)
+            # Not above what a batch can reach, or all records would come here for as long as one is open.
+            self.sticky_until = min(self.largest_batch, begun + more)
         return sticky
 
     def named(self, key: bytes | None, partition: int | None) -> int | None:
@@ -150,13 +155,16 @@ class TopicQueues:
         return self.queues[self._turn]
 
     def _unkeyed(self) -> PartitionQueue:
-        """A partition that has a leader and the least waiting (KIP-794: the slow ones get less)."""
+        """A partition that has a leader and the least waiting (KIP-794: the slow ones get less).
+
+        Of those with nothing waiting, one with nothing on its way either: a few batches then go to many partitions.
+        """
         leaders = self._topic.leaders
         led = [queue for queue, leader in zip(self.queues, leaders, strict=False) if leader.node_id >= 0]
         choices = led or self.queues
         idle = [queue for queue in choices if not queue.waiting]
         if idle:
-            return self._random.choice(idle)
+            return self._random.choice([queue for queue in idle if not queue.in_flight] or idle)
         backlogs = [self._backlog(queue) for queue in choices]
         least = min(backlogs)
         return self._random.choice(

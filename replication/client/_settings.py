@@ -108,10 +108,10 @@ class ProducerSettings(ClientSettings):
     compression_type: "none", "gzip", "snappy", "lz4" or "zstd"; compresses whole batches, which nodes store
       unchanged.
     partitioner: chooses the partition of a record if `send` gets none. "default": Kafka's, murmur2 of the key;
-      records without a key stay with one partition until its batch is complete, then go to one of the partitions
-      with the fewest waiting batches (KIP-480, KIP-794). "sticky": the same for all records, with or without a key.
-      "round_robin": each record goes to the next partition that has a leader, regardless of its key. Or a function
-      of topic, key and number of partitions.
+      records without a key stay with one partition until its batch is complete, or has grown to 16 times
+      `batch_size`, then go to one of the partitions with the fewest waiting batches (KIP-480, KIP-794). "sticky":
+      the same for all records, with or without a key. "round_robin": each record goes to the next partition that
+      has a leader, regardless of its key. Or a function of topic, key and number of partitions.
     key_serializer, value_serializer: functions that return bytes; without them keys and values are bytes.
     producer_name: a name that outlives the process. A producer takes the name over with its first record. From then
       on it fences the previous producer of that name in each partition that it writes to: `ProducerFencedError`

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import trio.testing
 
 from insync.replication import wire
 from insync.replication.client import InvalidArgumentError, Producer
+from insync.replication.client._accumulator import Accumulator
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
 from insync.storage.batch import records, scan
@@ -220,6 +223,61 @@ async def test_records_without_a_key_still_go_to_the_partition_with_the_least_wa
                     await trio.lowlevel.checkpoint()
             answered.set()
         assert slow.end + quick.end == 5002
+
+
+async def waiting(nodes: int, partitions: int, count: int, **options: Any) -> list[int]:
+    """The partitions of records without a key, in order, that are sent while no node answers."""
+    answered = trio.Event()
+    async with fake_cluster(nodes=nodes, t=partitions) as cluster:
+        async with Producer(cluster.urls, **{"batch_size": 300, "linger_ms": 0} | options) as producer:
+            for partition in range(partitions):
+                await (await producer.send("t", b"first", partition=partition)).wait()
+            for node in cluster.nodes:
+                node.script(Kind.PRODUCE, *[answer_when(answered)] * 100)
+            deliveries = []
+            for start in range(0, count, 10):
+                deliveries += await producer.send_many("t", numbered(10, start))
+                await trio.testing.wait_all_tasks_blocked()
+            answered.set()
+            with trio.fail_after(30):
+                await producer.flush()
+        return [each.result().partition for each in deliveries]
+
+
+async def test_what_waits_behind_full_windows_goes_to_all_partitions():
+    """Also when batches are as large as they may get, which nothing that waits can exceed."""
+    for largest in (1_000, 2_000, 1 << 20):
+        found = Counter(await waiting(3, 3, 6_000, max_request_size=largest))
+        assert min(found.values()) > 1_200, largest
+
+
+async def test_what_waits_goes_to_a_partition_in_long_runs():
+    """In batches of `batch_size` it would be ten records at a time."""
+    found = await waiting(1, 3, 6_000)
+    runs = [len(list(run)) for _, run in itertools.groupby(found)]
+    assert 100 < sorted(runs)[len(runs) // 2] < 200, "sixteen times as many"
+
+
+async def test_a_batch_that_waits_doubles(monkeypatch):
+    """To ask whether it may grow costs as much as dozens of records."""
+    asked_for: list[int] = []
+    real = Accumulator._grows
+
+    def noted(self: Accumulator, *given: Any) -> bool:
+        asked_for.append(given[2].size)
+        return real(self, *given)
+
+    monkeypatch.setattr(Accumulator, "_grows", noted)
+    await waiting(1, 1, 6_000)
+    assert max(asked_for) > 64 * 300
+    # Twice for each step, and once for each batch that has gone before.
+    assert len(asked_for) < 60
+
+
+async def test_the_first_batches_go_to_one_partition_each():
+    """One that has nothing on its way is quicker than one that has."""
+    found = await waiting(1, 12, 120)
+    assert len(set(found)) >= 11
 
 
 async def test_a_run_of_values_of_any_kind_arrives_as_it_was_given():
