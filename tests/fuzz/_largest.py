@@ -255,6 +255,8 @@ def _value(field: Field, index: int, mode: str) -> Any:
         return 1000
     if name == "replica_id":
         return -1
+    if name == "resource_type":
+        return 2  # a topic
     return index % 100 if differs and kind in ("int8", "int16", "int32") else 1
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import trio
@@ -17,11 +17,10 @@ from insync.replication.node.service import ServiceError
 
 from ..client import Client
 from ..core.directory import INTERNAL_TOPICS, error_of_absent, id_of
-from ..core.failures import first_error
-from ..protocol import Encoded, Struct, encode_elements, message
+from ..protocol import Encoded, Struct, message
 from ..protocol.apis import Api, KafkaError
 from ..protocol.structs import NO_ID
-from .table import Offer
+from .table import Offer, encoded, joined
 
 CREATION_TIMEOUT = 2.0
 """Seconds that an answer waits for a topic that is made because somebody asked for it."""
@@ -56,7 +55,8 @@ async def metadata(client: Client, request: Struct, version: int) -> Struct:
         found: list[str | Struct] = (
             sorted(client.view.topics)
             if wants_all
-            else [_asked(client, each, version, missing) for each in asked]
+            # A topic that is named twice is told of once, as by Kafka: thousands of times would be gigabytes.
+            else [_asked(client, each, version, missing) for each in _once(asked)]
         )
         if version >= 8 and request.include_topic_authorized_operations:
             doubted = client.service.doubted()
@@ -79,6 +79,10 @@ async def metadata(client: Client, request: Struct, version: int) -> Struct:
     return answer
 
 
+def _once(asked: Sequence[Struct]) -> Iterable[Struct]:
+    return {(each.name, each.topic_id): each for each in asked}.values()
+
+
 def _encoded(client: Client, found: Sequence[str | Struct], version: int) -> Encoded:
     """Encode the topics of an answer, in order.
 
@@ -95,23 +99,17 @@ def _encoded(client: Client, found: Sequence[str | Struct], version: int) -> Enc
             refused.append(each)
             continue
         if refused:
-            elements.append(_elements(refused, version))
+            elements.append(encoded(_Metadata, "topics", refused, version))
             refused = []
         element = known.get(each)
         if element is None:
-            element = known[each] = _elements([_topic(client, each, version, doubted)], version)
+            element = known[each] = encoded(
+                _Metadata, "topics", [_topic(client, each, version, doubted)], version
+            )
         elements.append(element)
     if refused:
-        elements.append(_elements(refused, version))
-    error = next((each.error for each in elements if each.error), ErrorCode.NONE)
-    count = sum([each.count for each in elements])
-    return Encoded(count, b"".join([each.data for each in elements]), error)
-
-
-def _elements(topics: Sequence[Struct], version: int) -> Encoded:
-    """Several at once: a request can name thousands that are not there."""
-    error = first_error(_Metadata(topics=topics))
-    return Encoded(len(topics), encode_elements(_Metadata, "topics", topics, version), error)
+        elements.append(encoded(_Metadata, "topics", refused, version))
+    return joined(elements)
 
 
 async def _find(names: Sequence[str | None], ids: Sequence[bytes], client: Client) -> ErrorCode:

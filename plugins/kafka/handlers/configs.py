@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import cache
 
 import attrs
+import trio
 
 from insync.replication.core import messages as m
 from insync.replication.core.control import internal_topics, topic_changes
@@ -23,10 +24,11 @@ from insync.replication.node.authorisation import Operation
 from ..client import NOT_ALLOWED, Client
 from ..core import configs
 from ..core.directory import INTERNAL_TOPICS, error_of_absent
-from ..protocol import Struct, message
+from ..protocol import Encoded, Struct, message
 from ..protocol.apis import Api, KafkaError
+from .again import TOO_OFTEN, Again
 from .cluster import default_factor
-from .table import Offer
+from .table import Offer, encoded, joined
 from .topics import ask, patience, seen
 
 _Describe = message("DescribeConfigsResponse")
@@ -35,23 +37,38 @@ _Incremental = message("IncrementalAlterConfigsResponse")
 _Resources = message("ListConfigResourcesResponse")
 _TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP = 2, 4, 8, 16, 32
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
+_DESCRIBED_IN_A_TURN = 100
+"""Resources. A topic's settings take 0.1 ms."""
 
 
 async def describe_configs(client: Client, request: Struct, version: int) -> Struct:
     """All settings of topics and nodes, or those that are named; synonyms only if they are asked for."""
-    answer = _Describe()
     await seen(client)  # who has changed a setting asks any node what it is
     unread = await _unread(client, request.resources)
+    parts: list[Encoded] = []
+    results: list[Struct] = []
+    again = Again()
     for each in request.resources:
+        if len(results) == _DESCRIBED_IN_A_TURN:
+            parts.append(encoded(_Describe, "results", results, version))
+            results = []
+            await trio.lowlevel.checkpoint()
         told = _Describe.DescribeConfigsResult(
             error_message=None, resource_type=each.resource_type, resource_name=each.resource_name
         )
-        answer.results.append(told)
+        results.append(told)
+        name = (each.resource_type, each.resource_name)
+        if not again.may_tell(name):
+            told.error_code, told.error_message = ErrorCode.INVALID_REQUEST, TOO_OFTEN
+            continue
         settings = _settings(client, told, unread)
+        again.tells(name, len(settings))
         wanted = set(each.configuration_keys or ())
         for setting in settings:
             if not wanted or setting.name in wanted:
                 told.configs.append(_described(setting, with_synonyms=request.include_synonyms))
+    parts.append(encoded(_Describe, "results", results, version))
+    answer: Struct = _Describe(results=joined(parts))
     return answer
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.errors import ErrorCode
@@ -11,6 +11,7 @@ from insync.replication.node.authorisation import Operation
 from ..client import Client
 from ..protocol import Struct, message
 from ..protocol.apis import Api
+from .again import TOO_OFTEN, Again, parts_of
 from .groups import ask
 from .table import Offer, Refused
 
@@ -52,38 +53,61 @@ async def describe_groups(client: Client, request: Struct, version: int) -> Stru
     if isinstance(found, Refused):
         refused = [_Describe.DescribedGroup(group_id=each, error_code=found.error) for each in request.groups]
         return _Describe(groups=refused)
-    answer = _Describe()
-    for each in found.groups:
-        absent = each.error == ErrorCode.GROUP_ID_NOT_FOUND or (not each.error and each.type == "consumer")
-        if absent:
-            text = f"group {each.group} is not found among classic groups"
-            told = _Describe.DescribedGroup(group_id=each.group, group_state="Dead", error_message=None)
-            if version >= _SAID_SINCE:
-                told.error_code, told.error_message = ErrorCode.GROUP_ID_NOT_FOUND, text
-        else:
-            told = _Describe.DescribedGroup(
-                error_code=each.error,
-                error_message=None,
-                group_id=each.group,
-                group_state=each.state,
-                protocol_type=each.protocol_type,
-                protocol_data=each.protocol,
-                members=[
-                    _Describe.DescribedGroupMember(
-                        member_id=member.member_id,
-                        group_instance_id=member.instance_id,
-                        client_id=member.client_id,
-                        client_host=member.client_host,
-                        member_metadata=member.subscription,
-                        member_assignment=member.assignment,
-                    )
-                    for member in each.members
-                ],
+    told = {each.group: _classic(each, version) for each in found.groups}
+    if request.include_authorized_operations and client.may(Operation.CONSUME):
+        for group in told.values():
+            group.authorized_operations = _OPERATIONS
+    parts = {each.group: sum(map(_parts_of_classic, each.members)) for each in found.groups}
+    return _Describe(groups=_as_named(request.groups, told, parts, _Describe.DescribedGroup))
+
+
+def _classic(each: gm.DescribedGroup, version: int) -> Struct:
+    told: Struct
+    if each.error == ErrorCode.GROUP_ID_NOT_FOUND or (not each.error and each.type == "consumer"):
+        told = _Describe.DescribedGroup(group_id=each.group, group_state="Dead", error_message=None)
+        if version >= _SAID_SINCE:
+            told.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+            told.error_message = f"group {each.group} is not found among classic groups"
+        return told
+    told = _Describe.DescribedGroup(
+        error_code=each.error,
+        error_message=None,
+        group_id=each.group,
+        group_state=each.state,
+        protocol_type=each.protocol_type,
+        protocol_data=each.protocol,
+        members=[
+            _Describe.DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.subscription,
+                member_assignment=member.assignment,
             )
-        if request.include_authorized_operations and client.may(Operation.CONSUME):
-            told.authorized_operations = _OPERATIONS
-        answer.groups.append(told)
-    return answer
+            for member in each.members
+        ],
+    )
+    return told
+
+
+def _parts_of_classic(member: gm.DescribedMember) -> int:
+    return 2 + parts_of(len(member.subscription) + len(member.assignment))
+
+
+def _as_named(
+    names: Sequence[str], told: Mapping[str, Struct], parts: Mapping[str, int], kind: type[Struct]
+) -> list[Struct]:
+    """In the order of a request, which may name a group more than once."""
+    answered, again = [], Again()
+    for each in names:
+        if again.may_tell(each):
+            again.tells(each, parts[each])
+            answered.append(told[each])
+        else:
+            refused = kind(group_id=each, error_code=ErrorCode.INVALID_REQUEST, error_message=TOO_OFTEN)
+            answered.append(refused)
+    return answered
 
 
 async def consumer_group_describe(client: Client, request: Struct, version: int) -> Struct:
@@ -96,12 +120,12 @@ async def consumer_group_describe(client: Client, request: Struct, version: int)
                 for each in request.group_ids
             ]
         )
-    answer = _Consumer()
+    told: dict[str, Struct] = {}
     for each in found.groups:
         text = None
         if each.error == ErrorCode.GROUP_ID_NOT_FOUND:
             text = f"group {each.group} is not found among consumer groups"
-        told = _Consumer.DescribedGroup(
+        group = told[each.group] = _Consumer.DescribedGroup(
             error_code=each.error,
             error_message=text,
             group_id=each.group,
@@ -112,9 +136,13 @@ async def consumer_group_describe(client: Client, request: Struct, version: int)
             members=[_member(client, member) for member in each.members],
         )
         if request.include_authorized_operations and client.may(Operation.CONSUME):
-            told.authorized_operations = _OPERATIONS
-        answer.groups.append(told)
-    return answer
+            group.authorized_operations = _OPERATIONS
+    parts = {each.group: sum(map(_parts_of_consumer, each.members)) for each in found.groups}
+    return _Consumer(groups=_as_named(request.group_ids, told, parts, _Consumer.DescribedGroup))
+
+
+def _parts_of_consumer(member: gm.DescribedMember) -> int:
+    return 2 + len(member.topics) + sum(1 + len(each.partitions) for each in (*member.owned, *member.target))
 
 
 def _member(client: Client, member: gm.DescribedMember) -> Struct:

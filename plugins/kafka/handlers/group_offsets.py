@@ -12,6 +12,7 @@ from ..client import Client
 from ..protocol import Struct, message
 from ..protocol.apis import Api, KafkaError
 from ..protocol.structs import NO_ID
+from .again import Again, parts_of
 from .groups import ask
 from .table import Offer
 
@@ -81,24 +82,33 @@ async def offset_commit(client: Client, request: Struct, version: int) -> Struct
 async def offset_fetch(client: Client, request: Struct, version: int) -> Struct:
     """Offsets of one group, or from version 8 on of several."""
     if version >= _GROUPS_SINCE:
-        groups = [await _group(client, each, request.require_stable, version) for each in request.groups]
-        return _Fetch(groups=groups)
+        again = Again()
+        return _Fetch(
+            groups=[
+                await _group(client, each, request.require_stable, version, again) for each in request.groups
+            ]
+        )
     found = await _ask(client, request, "", -1, request.require_stable, version)
     answer = _Fetch(error_code=found.error)
     if found.error and version < _ERROR_SINCE:
         # The oldest version has no place for an error but at the partitions.
-        answer.topics = _topics(request, {}, found.error, version)
+        answer.topics = _topics(request, {}, found.error)
     elif not found.error:
-        answer.topics = _topics(request, found, 0, version)
+        answer.topics = _topics(request, found, 0)
     return answer
 
 
-async def _group(client: Client, wanted: Struct, require_stable: bool, version: int) -> Struct:
-    member = wanted.member_id or ""
+async def _group(client: Client, wanted: Struct, require_stable: bool, version: int, again: Again) -> Struct:
+    group, member = wanted.group_id, wanted.member_id or ""
+    told: Struct = _Fetch.OffsetFetchResponseGroup(group_id=group)
+    if not again.may_tell(group):
+        told.error_code = ErrorCode.INVALID_REQUEST
+        return told
     found = await _ask(client, wanted, member, wanted.member_epoch, require_stable, version)
-    told = _Fetch.OffsetFetchResponseGroup(group_id=wanted.group_id, error_code=found.error)
+    told.error_code = found.error
     if not found.error:
-        told.topics = _topics_of_group(client, wanted, found, version)
+        told.topics = _topics_of_group(client, wanted, found, version, again)
+    again.tells(group, sum([len(topic.partitions) for topic in told.topics]))
     return told
 
 
@@ -129,17 +139,19 @@ def _by_place(found: Any) -> dict[tuple[str, int], gm.CommittedOffset]:
     return {(each.topic, each.partition): each for each in found.offsets}
 
 
-def _topics(wanted: Struct, found: Any, error: int, version: int) -> list[Struct]:
+def _topics(wanted: Struct, found: Any, error: int) -> list[Struct]:
     """Of a single group, by names."""
     offsets = _by_place(found) if found else {}
-    told = []
+    told, again = [], Again()
     if wanted.topics is None:
         asked = _all(offsets)
     else:
         asked = [(each.name, each.partition_indexes) for each in wanted.topics]
     for name, indexes in asked:
         parts = [
-            _partition(_Fetch.OffsetFetchResponsePartition, index, offsets.get((name, index)), error)
+            _partition(
+                _Fetch.OffsetFetchResponsePartition, index, offsets.get((name, index)), error, again, ""
+            )
             for index in indexes
         ]
         told.append(_Fetch.OffsetFetchResponseTopic(name=name, partitions=parts))
@@ -153,7 +165,7 @@ def _all(offsets: Mapping[tuple[str, int], object]) -> list[tuple[str, list[int]
     return list(topics.items())
 
 
-def _topics_of_group(client: Client, wanted: Struct, found: Any, version: int) -> list[Struct]:
+def _topics_of_group(client: Client, wanted: Struct, found: Any, version: int, again: Again) -> list[Struct]:
     """Of one of several groups, by names or ids."""
     offsets, told = _by_place(found), []
     if wanted.topics is None:
@@ -172,7 +184,12 @@ def _topics_of_group(client: Client, wanted: Struct, found: Any, version: int) -
         error = KafkaError.UNKNOWN_TOPIC_ID if found_name is None else 0
         parts = [
             _partition(
-                _Fetch.OffsetFetchResponsePartitions, index, offsets.get((found_name or "", index)), error
+                _Fetch.OffsetFetchResponsePartitions,
+                index,
+                offsets.get((found_name or "", index)),
+                error,
+                again,
+                wanted.group_id,
             )
             for index in indexes
         ]
@@ -180,7 +197,15 @@ def _topics_of_group(client: Client, wanted: Struct, found: Any, version: int) -
     return told
 
 
-def _partition(kind: Any, index: int, found: gm.CommittedOffset | None, error: int) -> Any:
+def _partition(
+    kind: Any, index: int, found: gm.CommittedOffset | None, error: int, again: Again, group: str
+) -> Any:
+    if found is not None and found.metadata:
+        place = (group, found.topic, index)
+        if again.may_tell(place):
+            again.tells(place, parts_of(len(found.metadata)))
+        else:
+            found, error = None, ErrorCode.INVALID_REQUEST
     if found is None:
         return kind(partition_index=index, committed_offset=-1, metadata="", error_code=error)
     return kind(

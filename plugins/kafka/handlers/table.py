@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import attrs
@@ -10,7 +10,8 @@ import attrs
 from insync.replication.node.service import Answer, NotAllowedError, ServiceError
 
 from ..client import Client
-from ..protocol import Struct
+from ..core.failures import first_error
+from ..protocol import Encoded, Struct, encode_elements
 from ..protocol.apis import Api, KafkaError
 
 IN_A_TURN = 2000
@@ -68,3 +69,15 @@ class Offer:
     least: int
     most: int
     handler: Handler | Exchange
+
+
+def encoded(kind: type[Struct], field: str, elements: Sequence[Struct], version: int) -> Encoded:
+    """Elements of an array that messages of this kind have, with the first error among them."""
+    error = first_error(kind(**{field: elements}))
+    return Encoded(len(elements), encode_elements(kind, field, elements, version), error)
+
+
+def joined(parts: Sequence[Encoded]) -> Encoded:
+    """One behind the other."""
+    error = next((each.error for each in parts if each.error), 0)
+    return Encoded(sum([each.count for each in parts]), b"".join([each.data for each in parts]), error)

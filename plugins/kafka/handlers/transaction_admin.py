@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
 from insync.replication.core import messages as m
 from insync.replication.core.coordination import transaction_messages as tm
 from insync.replication.core.errors import ErrorCode
@@ -14,6 +12,7 @@ from ..client import Client
 from ..core.directory import is_legal
 from ..protocol import Struct, message
 from ..protocol.apis import Api, KafkaError
+from .again import TOO_OFTEN, Again
 from .table import Offer, Refused
 from .transactions import ask
 
@@ -34,27 +33,6 @@ _STATES = {
 _OURS = {theirs: ours for ours, theirs in _STATES.items()}
 _NEVER = "PrepareEpochFence"
 """A state of Kafka's that no transaction is in here."""
-_MOST_AGAIN = 100_000
-"""Partitions of transactions, or producers of partitions, that one answer tells for a second and further time."""
-_TOO_OFTEN = "the request names the partition too often"
-
-
-class _Again:
-    """Bounds what an answer tells more than once: four bytes of a request might have megabytes told each."""
-
-    def __init__(self) -> None:
-        self._told: set[Hashable] = set()
-        self._left = _MOST_AGAIN
-
-    def may_tell(self, thing: Hashable, size: int) -> bool:
-        """Whether an answer may contain a thing of `size` parts. It may contain anything once."""
-        if thing not in self._told:
-            self._told.add(thing)
-        elif size > self._left:
-            return False
-        else:
-            self._left -= size
-        return True
 
 
 async def describe_producers(client: Client, request: Struct, version: int) -> Struct:
@@ -81,17 +59,18 @@ async def describe_producers(client: Client, request: Struct, version: int) -> S
         found |= {(each.topic, each.partition): each for each in answer.partitions}
         # One answer has room for so many producers; the partitions that it leaves out are asked for again.
         left = [each for each in left if (each.topic, each.partition) not in found]
-    told, again = _Producers(), _Again()
+    told, again = _Producers(), Again()
     for topic in request.topics:
         parts = []
         for i in topic.partition_indexes:
             one = found.get((topic.name, i))
-            if again.may_tell((topic.name, i), len(one.producers) if one is not None else 0):
+            if again.may_tell((topic.name, i)):
+                again.tells((topic.name, i), len(one.producers) if one is not None else 0)
                 parts.append(_producers(topic.name, one, i, error, text))
             else:
                 parts.append(
                     _Producers.PartitionResponse(
-                        partition_index=i, error_code=ErrorCode.INVALID_REQUEST, error_message=_TOO_OFTEN
+                        partition_index=i, error_code=ErrorCode.INVALID_REQUEST, error_message=TOO_OFTEN
                     )
                 )
         told.topics.append(_Producers.TopicResponse(name=topic.name, partitions=parts))
@@ -130,15 +109,16 @@ async def describe_transactions(client: Client, request: Struct, version: int) -
     names = dict.fromkeys(request.transactional_ids)
     found = {name: await _transaction(client, name) for name in names}
     sizes = {name: sum(len(topic.partitions) for topic in told.topics) for name, told in found.items()}
-    again = _Again()
-    return _Described(
-        transaction_states=[
-            found[name]
-            if again.may_tell(name, sizes[name])
-            else _Described.TransactionState(transactional_id=name, error_code=ErrorCode.INVALID_REQUEST)
-            for name in request.transactional_ids
-        ]
-    )
+    answer, again = _Described(), Again()
+    for name in request.transactional_ids:
+        if again.may_tell(name):
+            again.tells(name, sizes[name])
+            answer.transaction_states.append(found[name])
+        else:
+            answer.transaction_states.append(
+                _Described.TransactionState(transactional_id=name, error_code=ErrorCode.INVALID_REQUEST)
+            )
+    return answer
 
 
 async def _transaction(client: Client, name: str) -> Struct:

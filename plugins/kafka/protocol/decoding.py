@@ -43,7 +43,7 @@ class _Writer:
             **self._classes,
             **{f"new_{name}": kind.of for name, kind in self._classes.items()},
         )
-        source.add("end = len(buf)")
+        source.add("end, most = len(buf), left")
         made = self._struct(table.struct)
         self._flush()
         source.add(f"return {made}, pos")
@@ -113,6 +113,10 @@ class _Writer:
     def _refuse(why: str) -> str:
         return f'    raise MalformedError("{why}")'
 
+    @staticmethod
+    def _refuse_most(where: str) -> str:
+        return f'    raise MalformedError(f"{where} it has more than the {{most}} elements that it may have")'
+
     def _length(self, letter: str) -> str:
         """Read a length, which is -1 for null; nothing before it is unread afterwards."""
         if not self._flexible:
@@ -140,9 +144,11 @@ class _Writer:
         source.add("else:")
         source.indent()
         # Every element has a byte at least: more of them than bytes are left need not be looked for.
+        source.add(f"if {count} > end - pos:")
+        source.add(self._refuse(f"{field.name} has more elements than bytes follow"))
         source.add(f"left -= {count}{' >> 3' if field.name in tables.NODES else ''}")
-        source.add(f"if {count} > end - pos or left < 0:")
-        source.add(self._refuse(f"{field.name} has more elements than it may or can have"))
+        source.add("if left < 0:")
+        source.add(self._refuse_most(f"with {field.name}"))
         if field.struct is None and field.type in tables.FIXED:
             letter = tables.FIXED[field.type]
             width = self._source.layout(letter).size
@@ -183,7 +189,7 @@ class _Writer:
         # One that nobody knows takes two bytes, and as long as an element.
         source.add(f"left -= {count}")
         source.add("if left < 0:")
-        source.add(self._refuse("there are more tagged fields than there may be"))
+        source.add(self._refuse_most("with its tagged fields"))
         source.add(f"for _ in range({count}):")
         source.indent()
         tag = self._varint()

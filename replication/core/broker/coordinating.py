@@ -257,7 +257,7 @@ def _described(
     parts: dict[PartitionId, list[str]],
     replies: dict[PartitionId, gm.DescribeGroupsResponse],
 ) -> gm.DescribeGroupsResponse:
-    """In the order of the request; a group that is not coordinated here has an error of its own."""
+    """In the order of the request, each once; a group that is not coordinated here has an error of its own."""
     told: dict[str, gm.DescribedGroup] = {}
     for partition, groups in parts.items():
         reply = replies[partition]
@@ -266,7 +266,9 @@ def _described(
             told |= {each: gm.DescribedGroup(group=each, error=reply.error) for each in groups}
     absent = ErrorCode.NOT_COORDINATOR
     return gm.DescribeGroupsResponse(
-        groups=[told.get(each) or gm.DescribedGroup(group=each, error=absent) for each in wanted]
+        groups=[
+            told.get(each) or gm.DescribedGroup(group=each, error=absent) for each in dict.fromkeys(wanted)
+        ]
     )
 
 

@@ -180,9 +180,10 @@ class Transacting:
         self._shards.ask(partition, message, self._context.now + MARKER_TIMEOUT, told)
 
     def _describe(self, message: tm.DescribeTransactionsRequest, told: Callable[[Any], None]) -> None:
-        """Of each id by itself: they may have several coordinators, and be asked of the wrong one."""
+        """Of each id by itself, and once: they may have several coordinators, and be asked of the wrong one."""
         found: list[tm.TransactionDescription] = []
-        left = len(message.transactional_ids)
+        ids = list(dict.fromkeys(message.transactional_ids))
+        left = len(ids)
         if not left:
             told(tm.DescribeTransactionsResponse())
 
@@ -194,7 +195,7 @@ class Transacting:
             if not left:
                 told(tm.DescribeTransactionsResponse(transactions=found))
 
-        for each in message.transactional_ids:
+        for each in ids:
             partition, _ = self._coordinator(each)
             request = tm.DescribeTransactionsRequest(transactional_ids=[each])
             if partition is None:

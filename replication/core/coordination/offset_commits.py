@@ -112,7 +112,7 @@ def _check_partition(
 def read_offsets(
     state: GroupState | None, classic: ClassicState | None, request: gm.GroupOffsetsRequest, view: TopicsView
 ) -> list[gm.CommittedOffset]:
-    """What is committed.
+    """What is committed; a partition that is named often is told of once.
 
     Raises:
       GroupRefusal: The sender says that it is a member, and is none.
@@ -125,7 +125,7 @@ def read_offsets(
     if request.partitions is None:
         return [_told(*place, offsets, unstable) for place in sorted(offsets.keys() | unstable)]
     told = []
-    for each in request.partitions:
+    for each in dict.fromkeys(request.partitions):  # its metadata may be long: thousands of times, gigabytes
         error = _check_meaning(each, held, view)
         if error is None:
             told.append(_told(each.topic, each.partition, offsets, unstable))

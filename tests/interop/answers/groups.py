@@ -228,6 +228,10 @@ async def classic(cluster: Cluster, tell: Tell) -> None:
     await group.fetch("fetched", [("groups-read", [0, 1, 9]), ("nowhere", [0])])
     await group.fetch("fetched all", None)
     await group.fetch("fetched none", [])
+    await group.fetch("fetched, a partition twice", [("groups-read", [0, 1, 0])])
+    asked = {"group_id": "classic", "member_id": None, "member_epoch": -1, "topics": None}
+    twice = await cluster.ask(group.at, Api.OFFSET_FETCH, 9, groups=[asked, asked])
+    tell("fetched twice at once", plain(twice))
     await group.fetch("fetched, a bad name", [("a b", [0])])
     await group.fetch("fetched by a member", [("groups-read", [0])], me, generation)
     await group.fetch("fetched by a stranger", [("groups-read", [0])], "stranger", 0)
@@ -264,6 +268,8 @@ async def classic(cluster: Cluster, tell: Tell) -> None:
         group.at, Api.DESCRIBE_GROUPS, groups=["classic"], include_authorized_operations=False
     )
     tell("described", plain(described))
+    described = await cluster.ask(group.at, Api.DESCRIBE_GROUPS, groups=["classic"] * 2)
+    tell("described twice", [[each.group_id, each.group_state] for each in described.groups])
     tell(
         "group deleted then", plain(await cluster.ask(group.at, Api.DELETE_GROUPS, groups_names=["classic"]))
     )

@@ -134,6 +134,8 @@ async def described(cluster: Cluster, tell: Tell) -> None:
     await describe("a broker that is none", BROKER, "x", None)
     await describe("a kind that is none", 3, "told", None)
     await describe("kind 0", 0, "told", None)
+    resource = {"resource_type": TOPIC, "resource_name": "told", "configuration_keys": ["retention.ms"]}
+    tell("twice", plain(await cluster.ask(None, Api.DESCRIBE_CONFIGS, resources=[resource] * 2)))
 
     async def types(title: str, *kinds: int, version: int = 1) -> None:
         told = await cluster.ask(None, Api.LIST_CONFIG_RESOURCES, version, resource_types=list(kinds))

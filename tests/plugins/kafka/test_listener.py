@@ -105,7 +105,8 @@ async def test_what_ends_a_connection_harms_no_other(
     strange = {
         b"GET / HTTP/1.1\r\n\r\n": "HTTP client",
         struct.pack(">ihhih", 10, Api.METADATA, 99, 1, 0): "version 99 of API 3",
-        struct.pack(">ihhih", 14, Api.METADATA, 5, 1, 0) + b"\x7f\xff\xff\xff": "more elements than it may",
+        struct.pack(">ihhih", 14, Api.METADATA, 5, 1, 0)
+        + b"\x7f\xff\xff\xff": "more elements than bytes follow",
         struct.pack(">ihhi", 2**31 - 1, Api.PRODUCE, 9, 1): "a frame of 2147483647 bytes",
     }
     async with node_at(tmp_path) as node, client_of(node) as other:

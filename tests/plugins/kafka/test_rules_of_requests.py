@@ -11,6 +11,7 @@ import pytest
 from insync.plugins.kafka.client import Client
 from insync.plugins.kafka.core.directory import is_legal
 from insync.plugins.kafka.handlers import (
+    again,
     cluster,
     group_admin,
     group_offsets,
@@ -413,7 +414,7 @@ async def test_what_is_named_again_and_again_does_not_fill_the_memory(
 ) -> None:
     """Four bytes of a request have all partitions of a transaction told, or all producers of a partition."""
     each_has, named = 1_000, 200
-    monkeypatch.setattr(transaction_admin, "_MOST_AGAIN", 10 * each_has)
+    monkeypatch.setattr(again, "MOST_AGAIN", 10 * each_has)
     places = [m.PartitionName(topic="t", partition=index) for index in range(each_has)]
     described = tm.TransactionDescription(transactional_id="a", partitions=places)
 

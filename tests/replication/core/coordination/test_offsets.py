@@ -98,6 +98,16 @@ def test_without_membership_one_may_commit_while_nobody_is_a_member() -> None:
     assert fetched(host, "t0") == {"t0": 7}
 
 
+def test_a_partition_that_is_named_often_is_told_of_once() -> None:
+    """Each has a text of thousands of bytes, and its name a few."""
+    host = GroupHost()
+    commit(host, 7, "t0", "t1", metadata="m" * 4096)
+    places = [gm.TopicPartitionName(topic="t", partition=at) for at in [1, 0, 2] * 1_000]
+    reply = host.ask(gm.GroupOffsetsRequest(group="g", partitions=places))
+    told = [(each.partition, each.offset, len(each.metadata)) for each in reply.offsets]
+    assert told == [(1, 7, 4096), (0, 7, 4096), (2, -1, 0)]
+
+
 def test_nobody_is_a_member_of_a_group_that_is_not_there() -> None:
     host = GroupHost()
     assert commit(host, epoch=3, member_id="m") == ErrorCode.ILLEGAL_GENERATION

@@ -1,0 +1,36 @@
+"""What an answer tells more than once, because the request names it more than once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+MOST_AGAIN = 20_000
+"""Parts that one answer tells for a second and further time. A part is a partition, a setting, a producer: about a
+hundred bytes, encoded in a few microseconds."""
+TOO_OFTEN = "the request names it too often"
+_PART = 64
+"""Bytes of what clients have stored that count as a part."""
+
+
+class Again:
+    """Bounds what an answer tells more than once: four bytes of a request might have megabytes told each."""
+
+    def __init__(self) -> None:
+        self._told: set[Hashable] = set()
+        self._left = MOST_AGAIN
+
+    def may_tell(self, thing: Hashable) -> bool:
+        """Whether an answer may contain a thing: once in any case, and then as long as parts are left."""
+        return self._left > 0 or thing not in self._told
+
+    def tells(self, thing: Hashable, parts: int) -> None:
+        """An answer contains a thing, which has so many parts."""
+        if thing in self._told:
+            self._left -= max(parts, 1)
+        else:
+            self._told.add(thing)
+
+
+def parts_of(length: int) -> int:
+    """As what so many bytes count that a client has stored."""
+    return length // _PART
