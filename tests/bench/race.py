@@ -128,6 +128,8 @@ def _throughput(all_: Field, rounds: int, scale: int) -> list[Result]:
         ("100 B, 512 KiB batches, send_many", 100, 4_000_000, True, ours.LARGE, LARGE, False, 3.0),
         ("1 KiB, defaults, send each", 1024, 400_000, False, {}, {}, True, 2.0),
         ("100 B, defaults, send each", 100, 2_000_000, False, {}, {}, True, 2.0),
+        ("1 KiB, defaults, send_many", 1024, 400_000, True, {}, {}, False, None),
+        ("100 B, defaults, send_many", 100, 4_000_000, True, {}, {}, False, None),
     ]
     results = []
     for title, size, count, many, mine, other, beside_nats, bar in rows:
