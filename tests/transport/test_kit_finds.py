@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
+import threading
 import time
+from typing import ClassVar
 
 import attrs
 import pytest
 import trio
 
-from insync.transport import ConnectError, registry
+from insync.transport import ConnectError, _kit, registry
 from insync.transport._kit import Env, cases_for, run_case
 from insync.transport._memory import MemoryLink, MemoryListener, MemoryTransport
 from insync.transport._payload import bytes_payload
@@ -304,3 +307,48 @@ async def test_a_broken_transport_fails(name, broken):
 def test_each_group_has_a_broken_transport():
     groups = {case.name[0] for case in cases_for(env_of(MemoryTransport))}
     assert {name[0] for name, _ in BROKEN} == groups == set("ABCDEFGHI")
+
+
+class Opens(MemoryTransport):
+    """Opens a descriptor with each connection."""
+
+    opened: ClassVar[list[int]] = []
+
+    async def connect(self, endpoint):
+        self.opened.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        return await super().connect(endpoint)
+
+
+@pytest.fixture
+def opened():
+    yield Opens.opened
+    while Opens.opened:
+        with contextlib.suppress(OSError):
+            os.close(Opens.opened.pop())
+
+
+async def test_a_descriptor_that_stays_open_is_found(opened, monkeypatch):
+    monkeypatch.setattr(_kit, "_CLOSING_SECONDS", 0.05)
+    error = await outcome(Opens, "B_order_is_kept")
+    assert isinstance(error, AssertionError) and f"left open: {{'{opened[0]}: {os.devnull}'" in str(error)
+
+
+async def test_one_that_a_thread_closes_a_moment_later_is_not(opened, monkeypatch):
+    looks, list_descriptors = threading.Semaphore(0), _kit._descriptors
+
+    def look():
+        found = list_descriptors()
+        looks.release()
+        return found
+
+    def close_late():
+        looks.acquire()  # before the case
+        assert looks.acquire(timeout=30)  # after it
+        while opened:
+            os.close(opened.pop())
+
+    monkeypatch.setattr(_kit, "_descriptors", look)
+    closer = threading.Thread(target=close_late)
+    closer.start()
+    assert await outcome(Opens, "B_order_is_kept") is None
+    closer.join()

@@ -16,7 +16,7 @@ import trio
 from insync.plugins.shm import ShmTransport, _files, _shm
 from insync.plugins.shm._chunks import GREETING, MAGIC, PLACE, PREFIX, Chunk
 from insync.transport import URL, ByteStream, LinkBroken, ProtocolError, RangeTruncated
-from insync.transport._kit import FileSlice, message
+from insync.transport._kit import FileSlice, message, until
 from insync.transport.ranges import after
 from insync.transport.stream import StreamLink
 
@@ -251,7 +251,7 @@ async def test_deleted_files_are_let_go_of_after_a_while(log_file, tmp_path, aut
         await trio.sleep(_shm._SWEEP_PAUSE)
         assert one.send_now([message(b"left to the writer")]) and one.has_rest
         await other_side_has_read(one, other)
-        assert descriptors() == before
+        await until(lambda: descriptors() == before, "a thread closes the deleted file")
         head, _ = await other.recv()
         assert head[48:] == b"over"
 
