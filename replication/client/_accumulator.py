@@ -47,7 +47,6 @@ class Accumulator:
         self._buffer_memory = settings.buffer_memory
         self._linger = settings.linger_ms / 1000
         self._delivery_timeout = settings.delivery_timeout_ms / 1000
-        self._batch_size = min(settings.batch_size, settings.max_request_size)
         self._largest = min(settings.max_request_size - BATCH_OVERHEAD_BYTES, settings.buffer_memory)
 
     def knows(self, topic: str) -> bool:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import TypeVar
 
+from ..protocol import Struct
+
+Thing = TypeVar("Thing", bound=Hashable)
 MOST_AGAIN = 20_000
 """Parts that one answer tells for a second and further time. A part is a partition, a setting, a producer: about a
 hundred bytes, encoded in a few microseconds."""
@@ -29,6 +33,23 @@ class Again:
             self._left -= max(parts, 1)
         else:
             self._told.add(thing)
+
+    def descriptions(
+        self,
+        named: Iterable[Thing],
+        told: Mapping[Thing, Struct],
+        parts: Mapping[Thing, int],
+        refuse: Callable[[Thing], Struct],
+    ) -> list[Struct]:
+        """What an answer tells of each thing, in the order of a request, which may name one more than once."""
+        answered = []
+        for each in named:
+            if self.may_tell(each):
+                self.tells(each, parts[each])
+                answered.append(told[each])
+            else:
+                answered.append(refuse(each))
+        return answered
 
 
 def parts_of(length: int) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.errors import ErrorCode
@@ -58,7 +59,8 @@ async def describe_groups(client: Client, request: Struct, version: int) -> Stru
         for group in told.values():
             group.authorized_operations = _OPERATIONS
     parts = {each.group: sum(map(_parts_of_classic, each.members)) for each in found.groups}
-    return _Describe(groups=_as_named(request.groups, told, parts, _Describe.DescribedGroup))
+    refuse = partial(_refused, _Describe.DescribedGroup)
+    return _Describe(groups=Again().descriptions(request.groups, told, parts, refuse))
 
 
 def _classic(each: gm.DescribedGroup, version: int) -> Struct:
@@ -95,19 +97,8 @@ def _parts_of_classic(member: gm.DescribedMember) -> int:
     return 2 + parts_of(len(member.subscription) + len(member.assignment))
 
 
-def _as_named(
-    names: Sequence[str], told: Mapping[str, Struct], parts: Mapping[str, int], kind: type[Struct]
-) -> list[Struct]:
-    """In the order of a request, which may name a group more than once."""
-    answered, again = [], Again()
-    for each in names:
-        if again.may_tell(each):
-            again.tells(each, parts[each])
-            answered.append(told[each])
-        else:
-            refused = kind(group_id=each, error_code=ErrorCode.INVALID_REQUEST, error_message=TOO_OFTEN)
-            answered.append(refused)
-    return answered
+def _refused(kind: type[Struct], group: str) -> Struct:
+    return kind(group_id=group, error_code=ErrorCode.INVALID_REQUEST, error_message=TOO_OFTEN)
 
 
 async def consumer_group_describe(client: Client, request: Struct, version: int) -> Struct:
@@ -138,7 +129,8 @@ async def consumer_group_describe(client: Client, request: Struct, version: int)
         if request.include_authorized_operations and client.may(Operation.CONSUME):
             group.authorized_operations = _OPERATIONS
     parts = {each.group: sum(map(_parts_of_consumer, each.members)) for each in found.groups}
-    return _Consumer(groups=_as_named(request.group_ids, told, parts, _Consumer.DescribedGroup))
+    refuse = partial(_refused, _Consumer.DescribedGroup)
+    return _Consumer(groups=Again().descriptions(request.group_ids, told, parts, refuse))
 
 
 def _parts_of_consumer(member: gm.DescribedMember) -> int:

@@ -37,14 +37,12 @@ _NEVER = "PrepareEpochFence"
 
 async def describe_producers(client: Client, request: Struct, version: int) -> Struct:
     """All producers that partitions know; asked of their leaders."""
-    asked = [
-        m.PartitionName(topic=topic.name, partition=index)
-        for topic in request.topics
-        for index in topic.partition_indexes
-    ]
+    places = dict.fromkeys(
+        (topic.name, index) for topic in request.topics for index in topic.partition_indexes
+    )
     found: dict[tuple[str, int], m.DescribeProducersResult] = {}
     error, text = 0, ""
-    left = list(dict.fromkeys(asked))
+    left = [m.PartitionName(topic=topic, partition=index) for topic, index in places]
     while left and not error:
         wanted = m.DescribeProducersRequest(producer_id=m.EVERY_PRODUCER, partitions=left)
         try:
@@ -59,29 +57,33 @@ async def describe_producers(client: Client, request: Struct, version: int) -> S
         found |= {(each.topic, each.partition): each for each in answer.partitions}
         # One answer has room for so many producers; the partitions that it leaves out are asked for again.
         left = [each for each in left if (each.topic, each.partition) not in found]
-    told, again = _Producers(), Again()
-    for topic in request.topics:
-        parts = []
-        for i in topic.partition_indexes:
-            one = found.get((topic.name, i))
-            if again.may_tell((topic.name, i)):
-                again.tells((topic.name, i), len(one.producers) if one is not None else 0)
-                parts.append(_producers(topic.name, one, i, error, text))
-            else:
-                parts.append(
-                    _Producers.PartitionResponse(
-                        partition_index=i, error_code=ErrorCode.INVALID_REQUEST, error_message=TOO_OFTEN
-                    )
-                )
-        told.topics.append(_Producers.TopicResponse(name=topic.name, partitions=parts))
-    return told
+    told = {place: _producers(place, found.get(place), error, text) for place in places}
+    parts = {place: len(each.active_producers) for place, each in told.items()}
+    again = Again()
+    return _Producers(
+        topics=[
+            _Producers.TopicResponse(
+                name=topic.name,
+                partitions=again.descriptions(
+                    [(topic.name, index) for index in topic.partition_indexes], told, parts, _asked_too_often
+                ),
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _asked_too_often(place: tuple[str, int]) -> Struct:
+    return _Producers.PartitionResponse(
+        partition_index=place[1], error_code=ErrorCode.INVALID_REQUEST, error_message=TOO_OFTEN
+    )
 
 
 def _producers(
-    topic: str, found: m.DescribeProducersResult | None, index: int, error: int, text: str
+    place: tuple[str, int], found: m.DescribeProducersResult | None, error: int, text: str
 ) -> Struct:
-    part = _Producers.PartitionResponse(partition_index=index)
-    if not is_legal(topic):
+    part = _Producers.PartitionResponse(partition_index=place[1])
+    if not is_legal(place[0]):
         part.error_code = ErrorCode.INVALID_TOPIC
         return part
     if found is None or found.error:
@@ -108,22 +110,19 @@ async def describe_transactions(client: Client, request: Struct, version: int) -
     """
     names = dict.fromkeys(request.transactional_ids)
     found = {name: await _transaction(client, name) for name in names}
-    sizes = {name: sum(len(topic.partitions) for topic in told.topics) for name, told in found.items()}
-    answer, again = _Described(), Again()
-    for name in request.transactional_ids:
-        if again.may_tell(name):
-            again.tells(name, sizes[name])
-            answer.transaction_states.append(found[name])
-        else:
-            answer.transaction_states.append(
-                _Described.TransactionState(transactional_id=name, error_code=ErrorCode.INVALID_REQUEST)
-            )
-    return answer
+    parts = {name: sum(len(topic.partitions) for topic in told.topics) for name, told in found.items()}
+    return _Described(
+        transaction_states=Again().descriptions(request.transactional_ids, found, parts, _refused)
+    )
+
+
+def _refused(name: str) -> Struct:
+    return _Described.TransactionState(transactional_id=name, error_code=ErrorCode.INVALID_REQUEST)
 
 
 async def _transaction(client: Client, name: str) -> Struct:
     if not name:
-        return _Described.TransactionState(transactional_id=name, error_code=ErrorCode.INVALID_REQUEST)
+        return _refused(name)
     found = await ask(client, tm.DescribeTransactionsRequest(transactional_ids=[name]))
     if isinstance(found, Refused) or found.error:
         return _Described.TransactionState(transactional_id=name, error_code=found.error)
