@@ -7,7 +7,11 @@ Cases of the conformance kit may take four times as long there.
 
     python -m tests.sanitized -- tests/transport tests/plugins/tcp tests/plugins/shm
 
-runs the kit over every transport, and all else that is tested of them.
+runs the kit over every transport, and all else that is tested of them;
+
+    python -m tests.sanitized -- tests/replication/client
+
+what takes records in the producer.
 `--crc` builds CRC-32C as a machine without better instructions has it.
 """
 
@@ -27,7 +31,7 @@ _REPORT = "report"
 _PATIENCE = "4"
 # What is freed is kept aside for a while, but not as much of it as usual: there are tests that measure memory.
 _OPTIONS = "detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=8"
-_NATIVE = ("insync.storage._native", "insync.transport._native")
+_NATIVE = ("insync.storage._native", "insync.transport._native", "insync.replication.client._joining")
 
 
 def build(folder: Path, crc: str) -> None:

@@ -6,6 +6,7 @@ import itertools
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import time
 from typing import Any
 
@@ -22,7 +23,12 @@ from ._cluster import Topic
 from ._partitioning import PartitionQueue, TopicQueues
 from ._settings import ProducerSettings
 from .delivery import Deliveries, Delivery, OnDelivery
-from .errors import InvalidArgumentError, RecordTooLargeError
+from .errors import ClientError, InvalidArgumentError, RecordTooLargeError
+
+try:
+    from . import _joining
+except ImportError:  # setup.py builds it for CPython only
+    _joining = None  # type: ignore[assignment]
 
 RECORD_OVERHEAD = record_overhead_bytes(1 << 20, 1 << 20)
 """What a record without headers counts for beside its key and value."""
@@ -33,13 +39,41 @@ _ANY = 1 << 62
 class Accumulator:
     """Takes records without waiting; tells `wake` when there is something to look at (at what time)."""
 
+    # csrc/isr_joining.c reads and writes some of these where they lie.
+    __slots__ = (
+        "_buffer_memory",
+        "_delivery_timeout",
+        "_largest",
+        "_linger",
+        "_settings",
+        "_space",
+        "_topics",
+        "_wake",
+        "active",
+        "barred",
+        "join",
+        "pending",
+        "transaction",
+        "unyielded",
+        "used",
+        "waiting",
+    )
+
+    join: Callable[[str, bytes | None, bytes | None], Delivery | None]
+    """`try_append` for a record with a value and perhaps a key: the function `join`, or its twin in C."""
+
     def __init__(self, settings: ProducerSettings, wake: Callable[[float], None]) -> None:
         self.active: dict[PartitionQueue, None] = {}
         self.pending: deque[Batch] = deque()
         self.used = 0
         self.waiting = 0
+        self.unyielded = 0
+        """Records that were taken since other tasks could run."""
+        self.barred: ClientError | None = None
+        """Why nothing may be sent now: the producer is fenced, or no transaction is open."""
         self.transaction: ProducerIdentity | None = None
         """Of the transaction that is open, or was last."""
+        self.join = make_joiner(self)
         self._settings = settings
         self._wake = wake
         self._topics: dict[str, TopicQueues] = {}
@@ -131,48 +165,6 @@ class Accumulator:
             batch.callbacks.append((index, on_delivery))
         if batch.size >= queue.enough and not self._grows(queues, queue, batch, 0):
             self._close(queue)
-        return Delivery(batch, index)
-
-    def join(self, topic: str, value: bytes | None, key: bytes | None) -> Delivery | None:
-        """`try_append` for a record that has a value and perhaps a key, if there is an open batch for it.
-
-        None if there is more to decide. Where most records go was decided for the one before it, or for its key.
-        """
-        if value.__class__ is not bytes:
-            return None
-        try:
-            queues = self._topics[topic]
-            if key is None:
-                queue, most = queues.sticky, queues.sticky_until
-                size = RECORD_OVERHEAD + len(value)
-            elif key.__class__ is bytes and not queues.has_grown:
-                queue, most = queues.by_key[key], _ANY
-                size = RECORD_OVERHEAD + len(value) + len(key)
-            else:
-                return None
-        except (KeyError, TypeError):
-            return None
-        if queue is None or queue.open is None:
-            return None
-        batch = queue.open
-        used, size = self.used + size, batch.size + size
-        # A batch takes no more than a request may hold, so the record is not too large either.
-        if size >= queue.enough or size > most or used > self._buffer_memory or self.waiting:
-            return None
-        now = time()
-        if not batch.since <= now < batch.until:
-            batch.date()
-        values = batch.values
-        index = len(values)
-        values.append(value)
-        if batch.keys is not None:
-            batch.keys.append(key)
-        elif key is not None:
-            batch.keys = [None] * index
-            batch.keys.append(key)
-        if batch.headers is not None:
-            batch.headers.append(())
-        batch.size, self.used = size, used
         return Delivery(batch, index)
 
     def _known(self, topic: str) -> TopicQueues | None:
@@ -377,6 +369,67 @@ def headers_size(headers: Headers) -> int:
 def _timestamp(timestamp_ms: object) -> int:
     return given.whole("timestamp_ms (milliseconds since 1970)", timestamp_ms, least=0)
 
+
+def join(self: Accumulator, topic: str, value: bytes | None, key: bytes | None) -> Delivery | None:
+    """`try_append` for a record that has a value and perhaps a key, if there is an open batch for it.
+
+    None if there is more to decide. Where most records go was decided for the one before it, or for its key.
+    `csrc/isr_joining.c` does the same to the same fields, for CPython; `tests/replication/client/test_joining.py`
+    holds one against the other.
+    """
+    if value.__class__ is not bytes:
+        return None
+    try:
+        queues = self._topics[topic]
+        if key is None:
+            queue, most = queues.sticky, queues.sticky_until
+            size = RECORD_OVERHEAD + len(value)
+        elif key.__class__ is bytes and not queues.has_grown:
+            queue, most = queues.by_key[key], _ANY
+            size = RECORD_OVERHEAD + len(value) + len(key)
+        else:
+            return None
+    except (KeyError, TypeError):
+        return None
+    if queue is None or queue.open is None:
+        return None
+    batch = queue.open
+    used, size = self.used + size, batch.size + size
+    # A batch takes no more than a request may hold, so the record is not too large either.
+    if size >= queue.enough or size > most or used > self._buffer_memory or self.waiting:
+        return None
+    now = time()
+    if not batch.since <= now < batch.until:
+        batch.date()
+    values = batch.values
+    index = len(values)
+    values.append(value)
+    if batch.keys is not None:
+        batch.keys.append(key)
+    elif key is not None:
+        batch.keys = [None] * index
+        batch.keys.append(key)
+    if batch.headers is not None:
+        batch.headers.append(())
+    batch.size, self.used = size, used
+    return Delivery(batch, index)
+
+
+def make_joiner(accumulator: Accumulator) -> Callable[[str, bytes | None, bytes | None], Delivery | None]:
+    """What an accumulator calls for a record that may join a batch."""
+    return partial(join, accumulator) if _joining is None else _joining.Joiner(accumulator)
+
+
+if _joining is not None:
+    _joining.bind(
+        accumulator=Accumulator,
+        queues=TopicQueues,
+        topic=Topic,
+        queue=PartitionQueue,
+        batch=Batch,
+        delivery=Delivery,
+        overhead=RECORD_OVERHEAD,
+    )
 
 BYTES_LIKE = bytes | bytearray | memoryview
 

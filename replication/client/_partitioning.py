@@ -44,6 +44,20 @@ class PartitionQueue(SendWindow[Batch]):
 class TopicQueues:
     """The queues of one topic."""
 
+    __slots__ = (
+        "_batch_size",
+        "_config",
+        "_largest",
+        "_random",
+        "_settings",
+        "_topic",
+        "_turn",
+        "by_key",
+        "queues",
+        "sticky",
+        "sticky_until",
+    )
+
     def __init__(self, topic: Topic, settings: ProducerSettings) -> None:
         self.queues: list[PartitionQueue] = []
         self._topic = topic

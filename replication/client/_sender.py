@@ -59,8 +59,6 @@ class Sender:
         self.flushing = 0
         self.fenced: ProducerFencedError | None = None
         """Set once a node has said that a newer epoch of this producer's id writes."""
-        self.barred: ClientError | None = None
-        """Why nothing may be sent now: it is fenced, or no transaction is open."""
         self.on_failure: Callable[[ClientError], None] | None = None
         """Told of every batch that fails, in a producer with transactions."""
         self.expect: Callable[[], None] | None = None
@@ -91,6 +89,15 @@ class Sender:
         self._leaders_changed = False
         """Since requests under way were last compared with them."""
         cluster.listeners.append(self._metadata_changed)
+
+    @property
+    def barred(self) -> ClientError | None:
+        """Why nothing may be sent now: it is fenced, or no transaction is open."""
+        return self.accumulator.barred
+
+    @barred.setter
+    def barred(self, error: ClientError | None) -> None:
+        self.accumulator.barred = error
 
     def fence(self, error: ProducerFencedError) -> None:
         """Another producer has this one's id: nothing more is sent."""

@@ -16,6 +16,7 @@ from ...transport.polling import CannotPollError, poll_when_expecting
 from ..core.wording import counted
 from ..errors import again
 from . import _arguments as given
+from ._accumulator import _joining
 from ._client import Client
 from ._group import GroupMetadata
 from ._sender import Sender
@@ -27,7 +28,7 @@ from .errors import BufferFullError, InvalidArgumentError, InvalidSettingError, 
 from .transaction_errors import TransactionStateError
 
 _log = logging.getLogger("insync.client")
-_YIELD_EVERY = 64
+_YIELD_EVERY = 256
 _RUN_LENGTH = 4
 """The average number of consecutive records with one key from which grouping them pays."""
 
@@ -50,6 +51,8 @@ class Producer(Client):
 
     _sender: Sender
     _transactions: Transactions | None = None
+    _direct: _joining.Sender | None = None
+    """What `send` is while the block is open, if it is the one in C."""
 
     def __init__(
         self,
@@ -65,7 +68,6 @@ class Producer(Client):
         made = Serializers(self._settings)
         self._serializers = made if made else None
         self._in_runs = self._settings.partitioner in ("default", "sticky")
-        self._unyielded = 0
         self.intake = Intake(self)
 
     def _start(self) -> None:
@@ -74,6 +76,26 @@ class Producer(Client):
         self._nursery.start_soon(self._sender.run)
         if self._settings.transactional_id:
             self._transactions = Transactions(self._settings, self._cluster, self._sender)
+        self._send_directly()
+
+    def _send_directly(self) -> None:
+        """Have calls of `send` answered by its twin in C, where nothing but `send` itself sees the arguments."""
+        joiner = self._accumulator.join
+        if _joining is None or not isinstance(joiner, _joining.Joiner) or self._serializers is not None:
+            return
+        if type(self).send is not _SEND:
+            return  # somebody has another one, which is to be called
+        self._direct = _joining.Sender(joiner, self.send, self._yield, _YIELD_EVERY)
+        # An attribute of this object stands before the method of its class.
+        self.send = self._direct  # type: ignore[method-assign]
+
+    async def _stop(self, error: BaseException | None) -> None:
+        if self._direct is not None:
+            # Whoever still has it must be told that the producer is closed.
+            self._direct.close()
+            del self.send
+            self._direct = None
+        await super()._stop(error)
 
     async def _begin(self) -> None:
         microseconds = self._settings.busy_poll_us
@@ -195,8 +217,8 @@ class Producer(Client):
             delivery = self._accumulator.decide(*arguments)
             if delivery is None:
                 delivery = await self._send_later(*arguments)
-        self._unyielded = unyielded = self._unyielded + 1
-        if unyielded >= _YIELD_EVERY:
+        self._accumulator.unyielded += 1
+        if self._accumulator.unyielded >= _YIELD_EVERY:
             await self._yield()
         return delivery
 
@@ -359,7 +381,7 @@ class Producer(Client):
         timestamp_ms: int | None,
     ) -> None:
         while start < stop:
-            if self._unyielded >= 16 * _YIELD_EVERY:
+            if self._accumulator.unyielded >= 4 * _YIELD_EVERY:
                 await self._pause()
             taken = self._accumulator.append_run(
                 deliveries, topic, values, start, stop, key, partition, timestamp_ms
@@ -367,7 +389,7 @@ class Producer(Client):
             start += taken
             if taken == 0:
                 await self._make_room(topic)
-            self._unyielded += taken
+            self._accumulator.unyielded += taken
 
     async def _send_each(
         self,
@@ -380,7 +402,7 @@ class Producer(Client):
     ) -> None:
         append = self._accumulator.try_append
         for index, value in enumerate(values):
-            if self._unyielded >= 4 * _YIELD_EVERY:
+            if self._accumulator.unyielded >= _YIELD_EVERY:
                 await self._pause()
             key = keys[index] if keys is not None else None
             delivery = append(topic, value, key, (), partition, timestamp_ms)
@@ -388,11 +410,11 @@ class Producer(Client):
                 await self._make_room(topic)
                 delivery = append(topic, value, key, (), partition, timestamp_ms)
             deliveries._add(delivery._batch, delivery._index, 1)
-            self._unyielded += 1
+            self._accumulator.unyielded += 1
 
     async def _yield(self) -> None:
         """Let the sender run: a loop of sends that never waits would otherwise starve it."""
-        self._unyielded = 0
+        self._accumulator.unyielded = 0
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def _pause(self) -> None:
@@ -427,6 +449,9 @@ class Producer(Client):
             f"{self._accumulator.used} bytes wait to be acknowledged, buffer_memory={self._settings.buffer_memory} "
             f"is full{how_long}; send more slowly, raise buffer_memory, or see why the leaders do not answer"
         )
+
+
+_SEND = Producer.send
 
 
 class Intake:

@@ -1,20 +1,25 @@
-"""The short way of a record into an open batch comes to the same as the long way, which decides everything anew."""
+"""The short ways of a record into an open batch, in Python and in C, come to the same as the long way.
+
+The long way decides everything itself.
+"""
 
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
 import trio
 
-from insync.replication.client import InvalidArgumentError, Producer, _accumulator, _batch
+from insync.replication.client import InvalidArgumentError, Producer, _accumulator, _batch, _joining
 from insync.replication.client._accumulator import Accumulator
 from insync.replication.client._batch import Batch
 from insync.replication.client._buffers import Buffers
 from insync.replication.client._cluster import Leader, Topic
 from insync.replication.client._partitioning import PartitionQueue
 from insync.replication.client._settings import ProducerSettings
+from insync.replication.client.delivery import Delivery
 from insync.replication.client.errors import ClientError
 from insync.storage.batch import records
 
@@ -26,25 +31,35 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.microseconds = 1_700_000_000_000_000
-        monkeypatch.setattr(_accumulator, "time", lambda: self.microseconds / 1e6)
+        monkeypatch.setattr(_accumulator, "make_joiner", lambda made: _joining.Joiner(made, self.seconds))
+        monkeypatch.setattr(_accumulator, "time", self.seconds)
         monkeypatch.setattr(_batch, "time_ns", lambda: self.microseconds * 1000)
 
+    def seconds(self) -> float:
+        return self.microseconds / 1e6
 
-class LongWay(Accumulator):
-    def join(self, topic: str, value: bytes | None, key: bytes | None) -> None:
-        return None
+
+WAYS: dict[str, Any] = {"C": None, "Python": _accumulator.join, "long": lambda *arguments: None}
 
 
 class Side:
     """An accumulator of one topic, and what a sender does to it."""
 
-    def __init__(self, kind: type[Accumulator], settings: ProducerSettings, seed: int) -> None:
+    def __init__(self, way: str, settings: ProducerSettings, most: int, seed: int) -> None:
         self.taken: list[Batch] = []
-        self.made = kind(settings, lambda at: None)
-        self.topic = Topic("t", "id", [Leader(n, 1) for n in range(3)], config={"max_message_bytes": 500})
+        self.joined = 0
+        self.made = Accumulator(settings, lambda at: None)
+        self._join = self.made.join if way == "C" else partial(WAYS[way], self.made)
+        self.made.join = self._counted
+        self.topic = Topic("t", "id", [Leader(n, 1) for n in range(3)], config={"max_message_bytes": most})
         self.made.add_topic(self.topic)
         self.of_topic = self.made._topics["t"]
         self.of_topic._random = random.Random(seed)
+
+    def _counted(self, topic: str, value: bytes | None, key: bytes | None) -> Delivery | None:
+        delivery = self._join(topic, value, key)
+        self.joined += delivery is not None
+        return delivery
 
     def append(self, arguments: tuple[Any, ...]) -> object:
         try:
@@ -86,7 +101,8 @@ def _queue(queue: PartitionQueue) -> tuple[object, ...]:
 def _content(batch: Batch) -> tuple[object, ...]:
     times = [*batch.timestamps, *[batch.timestamp_ms] * (batch.count - len(batch.timestamps))]
     keys = batch.keys or [None] * batch.count
-    headers = batch.headers or [()] * batch.count
+    # None says the same as no headers.
+    headers = [each or () for each in batch.headers or [()] * batch.count]
     columns = list(zip(map(type, keys), keys, batch.values, headers, times, strict=True))
     return batch.partition, batch.number, batch.size, batch.count, columns
 
@@ -95,45 +111,54 @@ PARTITIONERS: list[Any] = ["default", "sticky", "round_robin", lambda topic, key
 
 
 @pytest.mark.parametrize("partitioner", PARTITIONERS, ids=["default", "sticky", "round_robin", "function"])
-async def test_both_ways_come_to_the_same(partitioner, monkeypatch):
-    """Of thousands of records, keyed or not, with full memory, batches that are taken, and new partitions."""
-    clock = Clock(monkeypatch)
+async def test_all_ways_come_to_the_same(partitioner, monkeypatch):
+    """Of thousands of records, keyed or not, with full memory, batches that are taken, and new partitions.
+
+    C and Python also take the short way for the same records.
+    """
+    clock, joined = Clock(monkeypatch), 0
     for seed in range(60):
         dice = random.Random(seed)
+        scale = 1 if seed % 2 else 10
         settings = ProducerSettings(
-            batch_size=300,
-            max_request_size=600,
-            buffer_memory=dice.choice((900, 4000)),
+            batch_size=300 * scale,
+            max_request_size=600 * scale,
+            buffer_memory=dice.choice((900, 4000)) * scale,
             partitioner=partitioner,
         )
-        short, long = Side(Accumulator, settings, seed), Side(LongWay, settings, seed)
+        sides = [Side(way, settings, 500 * scale, seed) for way in WAYS]
         for step in range(150):
             clock.microseconds += dice.choice((0, 0, 0, 130, 1000, 7000, -2500))
             act = dice.random()
             if act < 0.75:
                 arguments = _record(dice, step)
-                said = short.append(arguments)
-                assert said == long.append(arguments), (seed, step)
+                said = [side.append(arguments) for side in sides]
+                assert said[0] == said[1] == said[2], (seed, step)
             elif act < 0.8:
                 number = dice.randrange(8)
-                for side in (short, long):
+                for side in sides:
                     side.take(number)
             elif act < 0.95:
-                for side in (short, long):
+                for side in sides:
                     side.settle()
             elif act < 0.96:
-                for side in (short, long):
+                for side in sides:
                     side.topic.leaders.append(Leader(len(side.topic.leaders), 1))
             elif act < 0.98:
                 held_up = dice.random() < 0.5
-                for side in (short, long):
+                for side in sides:
                     for queue in side.of_topic.queues[:3]:
                         queue.is_held_up = held_up
             else:
-                waiting = dice.randrange(2)
-                for side in (short, long):
+                waiting = int(dice.random() < 0.2)
+                for side in sides:
                     side.made.waiting = waiting
-            assert short.state() == long.state(), (seed, step)
+            native, python, long = (side.state() for side in sides)
+            assert native == python, (seed, step)
+            assert native == long, (seed, step)
+            assert sides[0].joined == sides[1].joined, (seed, step)
+        joined += sides[0].joined
+    assert joined > (300 if partitioner in ("default", "sticky") else -1)
 
 
 def _record(dice: random.Random, step: int) -> tuple[Any, ...]:
