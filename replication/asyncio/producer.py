@@ -13,14 +13,14 @@ from ..client import Deliveries as TrioDeliveries
 from ..client import Delivery as TrioDelivery
 from ..client import Producer as TrioProducer
 from ..client import _arguments as given
-from ..client._handover import HandedOver, Handover
+from ..client._handover import Entrance, HandedOver, Handover
 from ..client._settings import make_settings
 from ..client._transactions import Positions
 from ..client.blocking import client_portal
 from ..client.producer import unprepared
 from ._bridge import Bridge, done, released, soon
 
-_YIELD_EVERY = 64
+_YIELD_EVERY = 256
 
 
 class Delivery(HandedOver):
@@ -97,6 +97,10 @@ class Producer(Bridge[TrioProducer]):
     Leaving the block waits for all outcomes, at most `delivery_timeout_ms`; not if it is left by cancellation.
     """
 
+    _delivery_class = Delivery
+    _entrance: Entrance | None = None
+    """Of its `Handover`, once there is one."""
+
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str],
@@ -111,7 +115,9 @@ class Producer(Bridge[TrioProducer]):
 
         def make() -> Any:
             portal = client_portal(lambda: TrioProducer(bootstrap_servers, settings=self._settings))
-            self._handover = Handover(portal, lambda: self._held, self._settings.delivery_timeout_ms)
+            timeout_ms = self._settings.delivery_timeout_ms
+            self._handover = Handover(portal, portal.ready.result, timeout_ms, Delivery)
+            self._entrance = None
             return portal
 
         super().__init__(make)
@@ -134,6 +140,29 @@ class Producer(Bridge[TrioProducer]):
 
         Raises what the trio producer's `send` raises. If cancelled, the record is not sent.
         """
+        delivery: Delivery | None = None
+        plain = partition is None and timestamp_ms is None and on_delivery is None and not headers
+        if plain and self._entrance is not None:
+            delivery = self._entrance(self, topic, value, key)
+        if delivery is None:
+            delivery = await self._send(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+        self._unyielded += 1
+        if self._unyielded >= _YIELD_EVERY:
+            # A loop of sends that never waits would hold up every other task.
+            self._unyielded = 0
+            await asyncio.sleep(0)
+        return delivery
+
+    async def _send(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+        on_delivery: Callable[[Delivery], None] | None,
+    ) -> Delivery:
         record = topic, value, key, headers, partition, timestamp_ms
         arguments = self._checked(record)
         if arguments is None:
@@ -143,11 +172,7 @@ class Producer(Bridge[TrioProducer]):
         delivery = self._delivery(on_delivery)
         if not self._handover.offer(delivery, *arguments):
             await self._offer_later(delivery, arguments)
-        self._unyielded += 1
-        if self._unyielded >= _YIELD_EVERY:
-            # A loop of sends that never waits would hold up every other task.
-            self._unyielded = 0
-            await asyncio.sleep(0)
+        self._entrance = self._handover.entrance
         return delivery
 
     def send_nowait(

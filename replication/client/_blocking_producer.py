@@ -107,6 +107,7 @@ class BlockingProducer(BlockingClient[Producer]):
     first; the log names records that fail.
     """
 
+    _delivery_class = BlockingDelivery
     _when_dropped = "records that it has taken are still sent, and the log names those that fail"
 
     def __init__(
@@ -119,7 +120,8 @@ class BlockingProducer(BlockingClient[Producer]):
         made = self._settings = make_settings(ProducerSettings, options, settings)
         self.close_seconds = self._settings.delivery_timeout_ms / 1000 + _CLOSE_MARGIN
         portal = client_portal(lambda: Producer(bootstrap_servers, settings=made))
-        self._handover = Handover(portal, portal.ready.result, self._settings.delivery_timeout_ms)
+        timeout_ms = self._settings.delivery_timeout_ms
+        self._handover = Handover(portal, portal.ready.result, timeout_ms, BlockingDelivery)
         super().__init__(portal)
 
     def send(
@@ -141,6 +143,10 @@ class BlockingProducer(BlockingClient[Producer]):
 
         Raises what `Producer.send` raises. Serializers and the partitioner run in the calling thread.
         """
+        plain = partition is None and timestamp_ms is None and on_delivery is None and not headers
+        entrance = self._handover.entrance
+        if plain and entrance is not None and (delivery := entrance(self, topic, value, key)) is not None:
+            return delivery
         return self._send(topic, value, key, headers, partition, timestamp_ms, on_delivery, wait=True)
 
     def send_nowait(

@@ -1,8 +1,11 @@
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from .._portal import Portal
 from ._accumulator import Accumulator
+from ._handover import HandedOver, Queued
 from .delivery import Delivery
+from .producer import Producer
 
 class Joiner:
     def __init__(self, accumulator: Accumulator, clock: Callable[[], float] | None = None) -> None: ...
@@ -21,6 +24,34 @@ class Sender:
 
 class Sending: ...
 
+class RecordQueue:
+    queued: int
+    moving: bool
+    def __init__(self, most: int) -> None: ...
+    def __len__(self) -> int: ...
+    def offer(self, record: HandedOver, cost: int, deadline: float, arguments: tuple[Any, ...], /) -> int: ...
+    def first(self) -> Queued | None: ...
+    def popleft(self) -> None: ...
+    def settle(self, cost: int, /) -> bool: ...
+    def waiting(self) -> list[HandedOver]: ...
+    def close(self) -> list[HandedOver]: ...
+    def move(self, joiner: Joiner, /) -> int: ...
+
+class Entrance:
+    def __init__(
+        self,
+        queue: RecordQueue,
+        joiner: Joiner,
+        producer: Producer,
+        portal: Portal[Producer],
+        begin: Callable[[], None],
+        kind: type[HandedOver],
+        seconds: float,
+        record_cost: int,
+    ) -> None: ...
+    def __call__(self, owner: object, topic: str, value: Any, key: Any, /) -> Any: ...
+
+def bind_records(kind: type[HandedOver], /) -> None: ...
 def bind(
     *,
     accumulator: type,

@@ -80,8 +80,8 @@ class Producer(Client):
 
     def _send_directly(self) -> None:
         """Have calls of `send` answered by its twin in C, where nothing but `send` itself sees the arguments."""
-        joiner = self._accumulator.join
-        if _joining is None or not isinstance(joiner, _joining.Joiner) or self._serializers is not None:
+        joiner = self.intake.joiner
+        if joiner is None or self._serializers is not None:
             return
         if type(self).send is not _SEND:
             return  # somebody has another one, which is to be called
@@ -479,6 +479,18 @@ class Intake:
         if producer._serializers is not None:
             key, value = producer._serializers.key(topic, key), producer._serializers.value(topic, value)
         return producer._accumulator.check(topic, value, key, headers, partition, timestamp_ms)
+
+    @property
+    def joiner(self) -> _joining.Joiner | None:
+        """What takes a record that joins an open batch, if that is C. For the producer's thread."""
+        joiner = self._producer._accumulator.join
+        return joiner if _joining is not None and isinstance(joiner, _joining.Joiner) else None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no function of the user's has to see a record in the calling thread."""
+        producer = self._producer
+        return producer._serializers is None and not callable(producer._settings.partitioner)
 
     def check_many(
         self, topic: str, values: Sequence[Any], keys: Sequence[Any] | None

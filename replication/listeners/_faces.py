@@ -72,7 +72,8 @@ def lent(face: type[Any], portal: Portal[Any], producer: Producer) -> Any:
         def __init__(self) -> None:
             self._settings = producer._settings
             self._unyielded = 0
-            self._handover = Handover(portal, lambda: producer, self._settings.delivery_timeout_ms)
+            timeout_ms = self._settings.delivery_timeout_ms
+            self._handover = Handover(portal, lambda: producer, timeout_ms, face._delivery_class)
             portal.finish = None
 
     Lent.__name__ = Lent.__qualname__ = face.__name__

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
@@ -27,9 +26,10 @@ from insync.replication.client import (
     TransactionAbortableError,
     TransactionStateError,
     UnknownTopicError,
+    _joining,
 )
 from insync.replication.client._elsewhere import undo_step
-from insync.replication.client._handover import HandedOver, Handover
+from insync.replication.client._handover import HandedOver, Handover, RecordQueue
 from insync.replication.client.consumer import put_back, put_back_batches
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
@@ -198,30 +198,6 @@ def test_what_was_queued_in_an_aborted_transaction_is_not_sent_in_the_next_one(t
         assert threaded.cluster.topics["t"][0].end == 1
 
 
-def test_an_abort_looks_at_what_is_queued_while_no_thread_can_add_to_it(threaded):
-    Script(threaded.cluster)
-    with BlockingProducer(threaded.urls, transactional_id="etl") as producer:
-        handover, free = producer._handover, []
-
-        def look() -> None:
-            free.append(handover._space.acquire(blocking=False))
-            if free[-1]:
-                handover._space.release()
-
-        class Watched(deque):
-            def __iter__(self):
-                other = threading.Thread(target=look)
-                other.start()
-                other.join()
-                return super().__iter__()
-
-        threaded.do(lambda: setattr(handover, "_queue", Watched(handover._queue)))
-        producer.begin()
-        producer.send("t", b"x").result(5)
-        producer.abort()
-        assert free == [False]
-
-
 def test_many_threads_share_a_producer(threaded):
     with BlockingProducer(threaded.urls) as producer, ThreadPoolExecutor(8) as pool:
 
@@ -294,7 +270,7 @@ def test_who_waits_for_room_is_woken_by_the_end(threaded):
     with BlockingProducer(threaded.urls) as producer:
         handover = producer._handover
         waiting = threading.Event()
-        handover._queued = 1 << 30
+        handover._queue.queued = 1 << 30
 
         def wait() -> None:
             with handover._space:
@@ -307,37 +283,40 @@ def test_who_waits_for_room_is_woken_by_the_end(threaded):
     assert woken.wait(PATIENCE)
 
 
-def test_a_record_that_is_queued_as_the_thread_ends_is_not_forgotten():
-    """Who queues it has found the producer open; the thread ends before it is in the queue."""
-    taken, late = threading.Event(), HandedOver()
-
-    class Queue(deque):
-        def popleft(self):
-            taken.set()
-            return super().popleft()
+@pytest.mark.parametrize("queue", [RecordQueue, _joining.RecordQueue])
+def test_a_record_that_is_queued_as_the_thread_ends_is_not_forgotten(queue):
+    """Who queues it has found the producer open; the thread ends before it is in the queue, or after."""
+    early, late = HandedOver(), HandedOver()
 
     class Ending:
         ended = Future()
 
         @property
         def closed(self):
-            if not self.ended.done():
-                end.start()
-                taken.wait(1)  # of one that does not wait for us
+            if early._callbacks is not None and not self.ended.done():
+                self.ended.set_result(None)
             return False
 
-    portal = Ending()
-    handover = Handover(portal, lambda: None, 1000)
-    end = threading.Thread(target=lambda: portal.ended.set_result(None))
-    handover._queue = Queue([(HandedOver(), 1, 0.0, ())])
-    handover._moving = True
-    assert handover.offer(late, "t", b"x", None, (), None, None)
-    end.join(PATIENCE)
-    assert isinstance(late._failure(), ClosedError)
+        def post(self, function):
+            return None
+
+    handover = Handover(
+        Ending(), lambda: SimpleNamespace(intake=SimpleNamespace(joiner=None)), 1000, HandedOver
+    )
+    handover._queue = queue(1 << 20)
+    assert handover.offer(early, "t", b"x", None, (), None, None)
+    assert not early.done()
+    told = []
+    early._callbacks = [told.append]
+    with pytest.raises(ClosedError):
+        handover.offer(late, "t", b"x", None, (), None, None)
+    assert isinstance(early._failure(), ClosedError)
+    assert told == [early]
 
 
 def test_who_asks_for_space_that_is_there_is_told_at_once():
-    handover = Handover(SimpleNamespace(closed=False, ended=Future()), lambda: None, 1000)
+    portal = SimpleNamespace(closed=False, ended=Future())
+    handover = Handover(portal, lambda: None, 1000, HandedOver)
     told = []
     handover.tell_of_space(lambda: told.append(True))
     assert told

@@ -241,6 +241,22 @@ async def test_a_closed_producer_refuses_also_by_a_send_that_was_kept(way):
     assert cluster.topics["t"][0].values() == [b"v"]
 
 
+async def test_one_that_was_cancelled_takes_no_record_that_would_join(way):
+    """Its last batch is still open, but nobody will send it."""
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        with trio.CancelScope() as scope:
+            async with Producer(cluster.urls, linger_ms=60_000) as producer:
+                kept = producer.send
+                await kept("t", b"v")
+                queue = producer._accumulator._topics["t"].queues[0]
+                scope.cancel()
+                await trio.lowlevel.checkpoint()
+        assert queue.open is not None
+        with pytest.raises(ClosedError):
+            await kept("t", b"w")
+        assert queue.open.values == [b"v"]
+
+
 async def test_a_producer_that_may_not_send_refuses(way):
     async with fake_cluster(nodes=1, t=1) as cluster, Producer(cluster.urls) as producer:
         await producer.send("t", b"v")
@@ -304,6 +320,7 @@ async def test_references_are_given_back(way):
         await producer.send(topic, small)
 
         def held() -> list[int]:
+            gc.collect()
             things = (topic, key, small, large, producer, producer._accumulator, producer.send)
             return [sys.getrefcount(each) for each in things]
 
@@ -320,11 +337,9 @@ async def test_references_are_given_back(way):
             await producer.flush()
 
         await use()
-        gc.collect()
         before = held()
         for _ in range(3):
             await use()
-        gc.collect()
         # A lost reference of a record would be thousands.
         assert all(abs(now - then) < 100 for now, then in zip(held(), before, strict=True))
 
