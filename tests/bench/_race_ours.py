@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from insync.replication import Admin, Consumer, Producer
+from insync.replication import Admin, BlockingProducer, Consumer, Producer, asyncio
 from insync.replication.client.delivery import Delivery
 
 from ._warm_up import warm_up
@@ -51,6 +51,30 @@ async def produce(
                     await producer.send(topic, each)
         await producer.flush()
         return max(1, count // CHUNK) * CHUNK / (time.perf_counter() - start)
+
+
+def produce_by_a_thread(servers: list[str], topic: str, count: int, size: int) -> float:
+    """The same with `send` for each record, by a producer for threads."""
+    value = b"x" * size
+    with BlockingProducer(servers) as producer:
+        producer.prepare(topic)
+        start = time.perf_counter()
+        for _ in range(count):
+            producer.send(topic, value)
+        producer.flush()
+        return count / (time.perf_counter() - start)
+
+
+async def produce_on_asyncio(servers: list[str], topic: str, count: int, size: int) -> float:
+    """The same on asyncio."""
+    value = b"x" * size
+    async with asyncio.Producer(servers) as producer:
+        await producer.prepare(topic)
+        start = time.perf_counter()
+        for _ in range(count):
+            await producer.send(topic, value)
+        await producer.flush()
+        return count / (time.perf_counter() - start)
 
 
 async def latency(

@@ -9,6 +9,7 @@ others do: nothing is left to be written back, and memory for what it writes was
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import tempfile
 from collections.abc import Callable, Iterator
@@ -58,10 +59,25 @@ class Field:
 
     def into_ours(self, count: int, size: int, *, many: bool, options: dict[str, Any]) -> float:
         """Records a second into a topic of its own."""
+        return self._into_ours(
+            count,
+            size,
+            lambda *of: trio.run(partial(ours.produce, *of, many=many, options=options)),
+        )
+
+    def by_a_thread(self, count: int, size: int) -> float:
+        return self._into_ours(count, size, ours.produce_by_a_thread)
+
+    def on_asyncio(self, count: int, size: int) -> float:
+        return self._into_ours(count, size, lambda *of: asyncio.run(ours.produce_on_asyncio(*of)))
+
+    def _into_ours(
+        self, count: int, size: int, produce: Callable[[list[str], str, int, int], float]
+    ) -> float:
         topic = next(self._topics)
         trio.run(ours.create, self.servers, topic, PARTITIONS)
         settle(self.folder, REPLICAS * count * size)
-        rate = trio.run(partial(ours.produce, self.servers, topic, count, size, many=many, options=options))
+        rate = produce(self.servers, topic, count, size)
         trio.run(ours.delete, self.servers, topic)
         return rate
 
@@ -141,6 +157,11 @@ def _throughput(all_: Field, rounds: int, scale: int) -> list[Result]:
         if beside_nats:
             measures["JetStream"] = partial(all_.into_nats, max(100, 100_000 // scale), size)
         results += _rows(title, "records/s", _taken(rounds, measures), bar)
+    for face, own in (("a thread", all_.by_a_thread), ("asyncio", all_.on_asyncio)):
+        count = max(ours.CHUNK, 1_000_000 // scale)
+        measures = {"ours": partial(own, count, 100), "Kafka": partial(all_.into_kafka, count, 100, {})}
+        title = f"100 B, defaults, send each by {face}"
+        results += _rows(title, "records/s", _taken(rounds, measures), None)
     return results
 
 

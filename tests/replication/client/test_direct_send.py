@@ -153,6 +153,32 @@ async def test_one_that_waits_is_thrown_into_and_closed(way):
             producer.send("t", b"v")
 
 
+async def test_a_record_that_was_taken_is_given_however_its_pause_ends():
+    class Once:
+        def __await__(self) -> Any:
+            try:
+                yield "waits"
+            except KeyError:
+                return "not the delivery"
+
+    async def pause() -> Any:
+        return await Once()
+
+    async with fake_cluster(nodes=1, t=1) as cluster, Producer(cluster.urls) as producer:
+        await producer.send("t", b"first")
+        send = _joining.Sender(producer._accumulator.join, Producer.send, pause, 1)  # type: ignore[arg-type]
+        for number, end in enumerate((lambda s: s.send(None), lambda s: s.throw(KeyError())), 1):
+            sending = send("t", b"v")
+            assert sending.send(None) == "waits"
+            with pytest.raises(StopIteration) as stopped:
+                end(sending)
+            assert stopped.value.value._index == number
+        sending = send("t", b"v")
+        assert sending.send(None) == "waits"
+        with pytest.raises(ValueError, match="thrown"):
+            sending.throw(ValueError("thrown"))
+
+
 async def test_it_cannot_be_entered_twice(way):
     async with fake_cluster(nodes=1, t=1) as cluster, Producer(cluster.urls) as producer:
 

@@ -130,6 +130,25 @@ def test_a_child_queues_nothing_for_its_parent(kind: Any) -> None:
     assert queue.offer(HandedOver(), 1, 0.0, ARGUMENTS) == QUEUED
 
 
+def test_a_child_hears_each_time_that_its_parents_producer_is_not_its_own(threaded: ThreadedCluster) -> None:
+    with BlockingProducer(threaded.urls) as producer:
+        producer.send("t", b"x").result(PATIENCE)
+        producer._handover._queue.moving = True  # as it may be in the moment of the fork
+        child = os.fork()
+        if child == 0:
+            refused = 0
+            for _ in range(3):
+                try:
+                    producer.send("t", b"of a child")
+                except ClosedError:
+                    refused += 1
+            os._exit(0 if refused == 3 else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        producer._handover._queue.moving = False
+        producer.send("t", b"y").result(PATIENCE)
+    assert threaded.cluster.topics["t"][0].values() == [b"x", b"y"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_queue_refuses_what_is_no_record(kind: Any) -> None:
     if kind is _joining.RecordQueue:
@@ -146,9 +165,9 @@ def test_a_queue_refuses_what_is_no_record(kind: Any) -> None:
     assert not kind(100)
 
 
-def entrance(**other: Any) -> SimpleNamespace:
+def entrance(most: int = 4096, **other: Any) -> SimpleNamespace:
     """One of C beside what it needs; `called` counts how often the producer's thread was told."""
-    settings = ProducerSettings(buffer_memory=1 << 20, max_request_size=4096)
+    settings = ProducerSettings(buffer_memory=1 << 20, batch_size=most, max_request_size=most)
     accumulator = Accumulator(settings, lambda at: None)
     accumulator.add_topic(Topic("t", "id", [Leader(0, 1)]))
     called: list[int] = []
@@ -282,7 +301,7 @@ async def test_an_error_of_a_callback_goes_on() -> None:
 
 
 async def test_references_are_given_back() -> None:
-    made = entrance()
+    made = entrance(1 << 20)
     made.accumulator.try_append("t", b"opens a batch", None, (), None, None)
     (batch,) = made.accumulator.pending
     value, key, topic = b"a value", b"a key", "".join(["", "t"])
@@ -301,9 +320,9 @@ async def test_references_are_given_back() -> None:
         made.queue.move(made.joiner)
         items(made.queue)
         made.queue.settle(made.queue.queued)
+        assert len(batch.values) > 300
         batch.values.clear()
-        if batch.keys:
-            batch.keys.clear()
+        batch.keys, batch.size, made.accumulator.used = None, 100, 100
 
     def held() -> list[int]:
         gc.collect()
