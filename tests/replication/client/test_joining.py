@@ -6,6 +6,7 @@ The long way decides everything itself.
 from __future__ import annotations
 
 import random
+import sys
 from functools import partial
 from typing import Any
 
@@ -178,6 +179,21 @@ def _record(dice: random.Random, step: int) -> tuple[Any, ...]:
         partition,
         timestamp_ms,
     )
+
+
+async def test_an_error_of_the_clock_leaves_everything_as_it_was():
+    settings = ProducerSettings()
+    made = Accumulator(settings, lambda at: None)
+    made.add_topic(Topic("t", "id", [Leader(0, 1)]))
+    made.try_append("t", b"opens a batch", None, (), None, None)
+    (batch,) = made.pending
+    joiner = _joining.Joiner(made, lambda: 1 // 0)
+    state = sys.getrefcount(batch), made.used, batch.size, batch.count
+    for clock, error in ((joiner, ZeroDivisionError), (_joining.Joiner(made, lambda: "noon"), TypeError)):
+        for _ in range(3):
+            with pytest.raises(error):
+                clock("t", b"v", None)
+    assert state == (sys.getrefcount(batch), made.used, batch.size, batch.count)
 
 
 async def test_most_records_take_the_short_way(monkeypatch):

@@ -305,6 +305,7 @@ async def test_references_are_given_back() -> None:
     made.accumulator.try_append("t", b"opens a batch", None, (), None, None)
     (batch,) = made.accumulator.pending
     value, key, topic = b"a value", b"a key", "".join(["", "t"])
+    made.accumulator.try_append("t", b"tells where its key goes", key, (), None, None)
 
     def use() -> None:
         for _ in range(200):
