@@ -57,7 +57,9 @@ class ScramLogin:
     is_over: bool = False
     _first_bare: str = ""
     _gs2: str = ""
+    _client_nonce: str = ""
     _nonce: str = ""
+    """The client's and ours."""
     _challenge: str = ""
     _kept: ScramCredential | None = None
 
@@ -78,14 +80,14 @@ class ScramLogin:
             raise LoginError("acting for another user is not supported: leave the authorization id empty")
         if not _NONCE.fullmatch(nonce):
             raise LoginError("the nonce of the first SCRAM message is malformed")
-        self.name, self._first_bare, self._nonce = name, bare, nonce
+        self.name, self._first_bare, self._client_nonce = name, bare, nonce
         self._gs2 = f"{binding},{acts_for or ''},"
         return name
 
     def challenge(self, kept: ScramCredential, draw: Callable[[], str]) -> bytes:
         """The node's first message. draw: a nonce that nobody can guess."""
         self._kept = kept
-        self._nonce += draw()
+        self._nonce = self._client_nonce + draw()
         salt = base64.b64encode(kept.salt).decode()
         self._challenge = f"r={self._nonce},s={salt},i={kept.iterations}"
         return self._challenge.encode()
@@ -101,7 +103,10 @@ class ScramLogin:
         if found is None:
             raise LoginError("the final SCRAM message is malformed")
         without_proof, binding, nonce, proof = found.groups()
-        if _decoded(binding) != self._gs2.encode() or nonce != self._nonce:
+        # librdkafka before 2.6.1, and so the kcat of distributions, puts its own nonce before it once more. The
+        # proof covers our nonce in both messages: one of another exchange does not fit in either case.
+        nonces = (self._nonce, self._client_nonce + self._nonce)
+        if _decoded(binding) != self._gs2.encode() or nonce not in nonces:
             raise LoginError("the final SCRAM message belongs to another exchange")
         exchange = f"{self._first_bare},{self._challenge},{without_proof}".encode()
         if not scram.is_proof(self.mechanism, self._kept, _decoded(proof), exchange):

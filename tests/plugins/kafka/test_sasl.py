@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import struct
+import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -25,6 +27,7 @@ from insync.replication.core.errors import ErrorCode
 from insync.replication.node import BlockingNode, NodeError
 
 from ...interop.kafka import Java
+from ...requires import missing
 from .recorded import check, recording
 from .test_listener import client_of, node_at
 from .test_python_clients import PATIENCE
@@ -90,6 +93,20 @@ def test_librdkafka_by_every_mechanism(librdkafka: Any, tmp_path: Path, tls: boo
         consumer.assign([librdkafka.TopicPartition("t", 0, 0)])
         assert len(consumer.consume(3, PATIENCE)) == 3
         consumer.close()
+
+
+@pytest.mark.interop
+@pytest.mark.xdist_group("kafka")
+def test_kcat_by_every_mechanism(tmp_path: Path) -> None:
+    """Debian's has librdkafka 2.0.2, which puts its nonce before the node's once more."""
+    kcat = shutil.which("kcat") or shutil.which("kafkacat")
+    if kcat is None:
+        missing("no kcat on the path (Debian's package kcat)")
+    with secured(tmp_path) as (_, given):
+        for mechanism in MECHANISMS:
+            settings = [f"-X{name}={value}" for name, value in as_user(given, mechanism).items()]
+            done = subprocess.run([kcat, "-L", *settings], capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0 and "1 brokers" in done.stdout, done.stderr
 
 
 @pytest.mark.interop

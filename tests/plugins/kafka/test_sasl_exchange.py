@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import hmac
 
 import pytest
 from hypothesis import given
@@ -35,6 +37,26 @@ def test_the_exchange_of_rfc_7677() -> None:
     assert not login.is_over
     assert login.final(FINAL) == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
     assert login.is_over
+
+
+def proof(exchange: str) -> str:
+    """Of the password `pencil`, as a client makes it (RFC 5802)."""
+    salted = hashlib.pbkdf2_hmac("sha256", b"pencil", KEPT.salt, KEPT.iterations)
+    key = hmac.digest(salted, b"Client Key", "sha256")
+    signature = hmac.digest(hashlib.sha256(key).digest(), exchange.encode(), "sha256")
+    return base64.b64encode(bytes(a ^ b for a, b in zip(key, signature, strict=True))).decode()
+
+
+def test_a_client_may_put_its_nonce_before_ours_once_more() -> None:
+    """librdkafka before 2.6.1 does. The proof is of what the client has sent, and holds for nothing else."""
+    login = ScramLogin("SCRAM-SHA-256")
+    login.first(FIRST)
+    challenge = login.challenge(KEPT, lambda: OURS).decode()
+    without_proof = f"c=biws,r={NONCE}{NONCE}{OURS}"
+    said = f"{without_proof},p={proof(f'n=user,r={NONCE},{challenge},{without_proof}')}"
+    assert login.final(said.encode()).startswith(b"v=") and login.is_over
+    with pytest.raises(LoginError, match="the name or the password is wrong"):
+        begun().final(FINAL.replace(f"r={NONCE}".encode(), f"r={NONCE}{NONCE}".encode()))
 
 
 def test_names_are_unescaped_and_extensions_are_skipped() -> None:
@@ -76,6 +98,8 @@ def test_a_first_message_that_is_none(first: bytes, said: str) -> None:
         (FINAL.replace(b"c=biws", b"c=!"), "malformed"),
         (FINAL.replace(b"r=rOpr", b"r=rOps"), "another exchange"),
         (f"c=biws,r={NONCE},p=dHzb".encode(), "another exchange"),
+        (f"c=biws,r={OURS},p=dHzb".encode(), "another exchange"),
+        (f"c=biws,r={NONCE * 3}{OURS},p=dHzb".encode(), "another exchange"),
         (FINAL.replace(b"p=dH", b"p=eH"), "the name or the password is wrong"),
         (FINAL.replace(b",p=", b",x=1,p="), "the name or the password is wrong"),
         (FINAL[:-8], "malformed|wrong"),
