@@ -89,7 +89,8 @@ class MetadataResponse:
 
 @attrs.frozen(kw_only=True)
 class DescribeProducersRequest:
-    """What has a producer written to these partitions (KIP-664)? Asked of their leader.
+    """What has a producer written to these partitions (KIP-664)? Asked of their leader; with `any_replica` of a
+    node that follows them, too.
 
     `producer_id` `EVERY_PRODUCER`: all of them are told, in `producers` of each partition. Partitions that are
     missing in the answer were not looked at, as it was full (`MOST_PRODUCERS`): they are to be asked for again.
@@ -97,6 +98,7 @@ class DescribeProducersRequest:
 
     producer_id: int
     partitions: list[PartitionName]
+    any_replica: bool = False
 
 
 @attrs.frozen(kw_only=True)

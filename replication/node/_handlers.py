@@ -304,7 +304,9 @@ class Handlers:
         message: m.DescribeProducersRequest = request.message
         queries = self._replicas.broker.queries
         if message.producer_id == m.EVERY_PRODUCER:
-            results = queries.describe_producers(message.partitions, self._timestamps)
+            results = queries.describe_producers(
+                message.partitions, self._timestamps, any_replica=message.any_replica
+            )
         else:
             results = [queries.describe_producer(each, message.producer_id) for each in message.partitions]
         request.reply(m.DescribeProducersResponse(partitions=results))

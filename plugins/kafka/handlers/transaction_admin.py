@@ -36,7 +36,7 @@ _NEVER = "PrepareEpochFence"
 
 
 async def describe_producers(client: Client, request: Struct, version: int) -> Struct:
-    """All producers that partitions know; asked of their leaders."""
+    """All producers that partitions know. Clients ask leaders, and tools the replicas of one node."""
     places = dict.fromkeys(
         (topic.name, index) for topic in request.topics for index in topic.partition_indexes
     )
@@ -44,7 +44,7 @@ async def describe_producers(client: Client, request: Struct, version: int) -> S
     error, text = 0, ""
     left = [m.PartitionName(topic=topic, partition=index) for topic, index in places]
     while left and not error:
-        wanted = m.DescribeProducersRequest(producer_id=m.EVERY_PRODUCER, partitions=left)
+        wanted = m.DescribeProducersRequest(producer_id=m.EVERY_PRODUCER, partitions=left, any_replica=True)
         try:
             answer = (await client.service.ask(client, wanted)).message
         except NotAllowedError as refused:

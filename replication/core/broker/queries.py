@@ -19,7 +19,7 @@ from ..messages import (
     ListOffsetsResult,
     PartitionName,
 )
-from ..partition.leader import LeaderRole
+from ..partition.leader import LeaderRole, active_producers
 from ..partition.replica import Replica
 from ..types import NO_EPOCH, PartitionId
 from .context import Context
@@ -128,11 +128,16 @@ class Queries:
         return self._elsewhere(wanted, partition, replica)
 
     def describe_producers(
-        self, wanted: Iterable[PartitionName], timestamps: Callable[[PartitionId], Mapping[int, int]]
+        self,
+        wanted: Iterable[PartitionName],
+        timestamps: Callable[[PartitionId], Mapping[int, int]],
+        *,
+        any_replica: bool = False,
     ) -> list[DescribeProducersResult]:
         """All producers of each partition (KIP-664), until the answer is full.
 
-        timestamps: Of the last batch of each producer in a partition's log.
+        timestamps: Of the last batch of each producer in a partition's log. any_replica: Of those that follow here,
+        too, as their logs have them.
         """
         found: list[DescribeProducersResult] = []
         room = MOST_PRODUCERS
@@ -143,11 +148,23 @@ class Queries:
             replica = self._context.replicas.get(partition)
             if replica is not None and replica.leader is not None:
                 found.append(replica.leader.describe_producers(timestamps(partition)))
-                # One without producers takes room, too.
-                room -= len(found[-1].producers) + 1
+            elif replica is not None and replica.role == "follower" and any_replica:
+                producers = active_producers(replica.log.producers, timestamps(partition))
+                leader, epoch = replica.hint()
+                found.append(
+                    DescribeProducersResult(
+                        topic=each.topic,
+                        partition=each.partition,
+                        error=ErrorCode.NONE,
+                        leader=leader,
+                        leader_epoch=epoch,
+                        producers=producers,
+                    )
+                )
             else:
                 found.append(self._elsewhere(each, partition, replica))
-                room -= 1
+            # One without producers takes room, too.
+            room -= len(found[-1].producers) + 1
         return found
 
     def _elsewhere(

@@ -17,7 +17,7 @@ from . import isr as rules
 from .deletions import Deletions
 from .epochs import diverges
 from .isr_change import IsrChange
-from .producers import SequenceVerdict
+from .producers import ProducerTable, SequenceVerdict
 from .purgatory import ProducePurgatory
 from .transaction_gate import TransactionGate
 
@@ -521,22 +521,10 @@ class LeaderRole:
 
     def describe_producers(self, timestamps: Mapping[int, int]) -> DescribeProducersResult:
         """All producers (KIP-664); `timestamps`: of the last batch of each, as the log has them."""
-        said, table = self.describe_producer(NO_PRODUCER), self._replica.log.producers
+        said = self.describe_producer(NO_PRODUCER)
         if said.error != ErrorCode.NONE:
             return said
-        entries = sorted(table.entries, key=lambda each: (each.first_offset < 0, each.producer_id))
-        producers = [
-            ActiveProducer(
-                producer_id=each.producer_id,
-                producer_epoch=each.producer_epoch,
-                last_sequence=each.batches[-1].last_sequence if each.batches else -1,
-                last_timestamp_ms=timestamps.get(each.producer_id, -1),
-                coordinator_epoch=each.coordinator_epoch,
-                start_offset=each.first_offset,
-            )
-            for each in entries[:MOST_PRODUCERS]
-        ]
-        return attrs.evolve(said, producers=producers)
+        return attrs.evolve(said, producers=active_producers(self._replica.log.producers, timestamps))
 
     def why_out(self, node: int) -> str:
         """Why a replica is not in the ISR, in words; empty if it is."""
@@ -560,6 +548,22 @@ class LeaderRole:
         if self.change.pending is not None:
             return "another ISR change is being stored"
         return "it fell behind and is catching up"
+
+
+def active_producers(table: ProducerTable, timestamps: Mapping[int, int]) -> list[ActiveProducer]:
+    """What a log has of its producers, those with an open transaction first; `timestamps` as above."""
+    entries = sorted(table.entries, key=lambda each: (each.first_offset < 0, each.producer_id))
+    return [
+        ActiveProducer(
+            producer_id=each.producer_id,
+            producer_epoch=each.producer_epoch,
+            last_sequence=each.batches[-1].last_sequence if each.batches else -1,
+            last_timestamp_ms=timestamps.get(each.producer_id, -1),
+            coordinator_epoch=each.coordinator_epoch,
+            start_offset=each.first_offset,
+        )
+        for each in entries[:MOST_PRODUCERS]
+    ]
 
 
 def _epoch_error(asked: int, current: int) -> ErrorCode:

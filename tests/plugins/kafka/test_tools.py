@@ -120,6 +120,9 @@ def test_transactions_and_producers(tools: Java, cluster: Cluster, librdkafka: A
         tools, cluster, tool, "find-hanging", "--topic", "tools-txn-topic", "--max-transaction-timeout", "0"
     )
     assert "tools-txn-topic" not in hanging
+    # Asks this node of all partitions that have a replica there, whoever leads them.
+    for broker in ("1", "2", "3"):
+        assert "Topic" in run(tools, cluster, tool, "find-hanging", "--broker-id", broker)
 
 
 def test_kcat_writes_lists_and_reads(cluster: Cluster) -> None:

@@ -54,6 +54,22 @@ def test_all_producers_of_a_partition_are_told(serve: Serve) -> None:
     assert (elsewhere.error, elsewhere.producers) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
 
 
+def test_a_follower_tells_its_producers_to_who_asks_any_replica(serve: Serve) -> None:
+    """As Kafka's tools do, which ask one broker; whoever needs the leader's word is sent to it."""
+    (partition,) = serve.partitions
+    table = serve.context.replicas[partition].log.producers
+    table.record(written(9, transactional=True)._replace(base_offset=4))
+    serve.report(partition, ev.RecordChanged(versioned=Versioned(record(leader=B, epoch=2), 2)))
+    wanted = [PartitionName(topic="x", partition=0), PartitionName(topic="x", partition=9)]
+    refused, _ = serve.broker.queries.describe_producers(wanted, lambda at: {})
+    assert (refused.error, refused.leader, refused.producers) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, B, [])
+    told, elsewhere = serve.broker.queries.describe_producers(wanted, lambda at: {9: 123}, any_replica=True)
+    assert (told.error, told.leader, told.leader_epoch) == (ErrorCode.NONE, B, 2)
+    (producer,) = told.producers
+    assert (producer.producer_id, producer.start_offset, producer.last_timestamp_ms) == (9, 4, 123)
+    assert elsewhere.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 def test_an_answer_has_room_for_so_many_producers(serve: Serve) -> None:
     (partition,) = serve.partitions
     table = serve.context.replicas[partition].log.producers
