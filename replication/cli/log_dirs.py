@@ -44,6 +44,8 @@ def log_dirs(
 
         async with Admin(known(servers)) as admin:
             health = await admin.describe_nodes()
+            if topic:
+                await admin.describe_topics(topic)  # an error if there is none of that name
             reports = {each.node_id: each for each in await admin.describe_replicas(list(topic) or None)}
         chosen = [each for each in health if node is None or each.node_id == node]
         if not chosen:

@@ -290,6 +290,9 @@ def test_log_directories_are_listed_with_the_size_of_each_replica(
     assert text.startswith(f"node 2 {path}: ") and "  sized-0: " in text and "  load-1: " in text
     assert main(["log-dirs", "--node", "9", *at(nodes)]) == 1
     assert "there is no node 9: the cluster has 1, 2" in capsys.readouterr().err
+    assert main(["log-dirs", "--topic", "sized", "--topic", "nowhere", *at(nodes)]) == 1
+    answer = capsys.readouterr()
+    assert "'nowhere'" in answer.err and not answer.out
 
 
 def test_a_topic_is_placed_as_asked_or_only_looked_at(
