@@ -356,7 +356,12 @@ def check_magic(first: bytes) -> None:
       ProtocolError: No peer of this protocol begins so.
     """
     if not first.startswith(PREFACE_MAGIC):
-        raise ProtocolError(f"no peer of this protocol: it sent {first[:16]!r}")
+        # ApiVersions (18), by which Kafka's clients begin, behind the size of a small frame.
+        is_kafka = first.startswith(b"\0\0") and first[4:6] == b"\0\x12"
+        hint = (
+            "; it looks like a Kafka client, which needs a kafka:// address of the node" if is_kafka else ""
+        )
+        raise ProtocolError(f"no peer of this protocol: it sent {first[:16]!r}{hint}")
 
 
 def hello_length(preface: bytes) -> int:

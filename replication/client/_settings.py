@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -358,5 +359,11 @@ def bootstrap_urls(servers: str | Sequence[str]) -> tuple[str, ...]:
             registry.resolve(url)
         except (ValueError, UnknownSchemeError) as error:
             said = str(error).removeprefix(f"{url}: ")
+            scheme = url.partition("://")[0]
+            if isinstance(error, UnknownSchemeError) and entry_points(group="insync.gateways", name=scheme):
+                said = (
+                    f"{scheme}:// is for clients of another protocol; name the node's address for insync's own "
+                    "clients, such as tcp://host:port"
+                )
             raise InvalidSettingError(f"bootstrap_servers: {url!r} is not an address: {said}") from error
     return urls

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from typing import ClassVar
 
@@ -82,6 +83,10 @@ def find(url: str) -> tuple[Gateway, Endpoint] | None:
         return None
     gateway = _gateway(parsed.scheme)
     if gateway is None:
+        if near := get_close_matches(parsed.scheme, schemes(), 1):
+            raise ValueError(
+                f"no transport or gateway has the scheme {parsed.scheme}; did you mean {near[0]}://?"
+            )
         return None
     try:
         return gateway, gateway.parse(parsed)

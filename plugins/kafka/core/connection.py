@@ -46,6 +46,7 @@ _HINTS = {
     b"HEAD": "an HTTP client",
     b"\x16\x03\x01": "a TLS client on a port without TLS",
     b"\x16\x03\x03": "a TLS client on a port without TLS",
+    b"\x89ISR": "one of insync's own clients, or a node: they need an address such as tcp://, not kafka://",
 }
 
 
@@ -294,7 +295,10 @@ class Connection:
             return Request(-1, 0, 0, None, frame, 0, is_token=True)
         api, version, correlation = struct.unpack_from(">hhi", frame)
         if self.strangers_may and api not in self.strangers_may:
-            raise ProtocolViolationError(f"API {api} before the client has authenticated")
+            raise ProtocolViolationError(
+                f"API {api} before the client has authenticated; clients of this port log in: their "
+                "security.protocol is SASL_PLAINTEXT, or SASL_SSL at kafka+tls://"
+            )
         known = self._offers(api, version)
         if not known and api != Api.API_VERSIONS:
             raise ProtocolViolationError(f"version {version} of API {api}, which is not offered")

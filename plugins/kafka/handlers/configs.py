@@ -117,8 +117,19 @@ def _settings(client: Client, told: Struct, unread: str) -> list[configs.Setting
             return []
         return _of_node(client) if name else []
     told.error_code = ErrorCode.INVALID_REQUEST
-    told.error_message = "topics (2) and brokers (4) have settings here"
+    told.error_message = _without_settings(told.resource_type)
     return []
+
+
+def _without_settings(kind: int) -> str:
+    """Why a resource that is neither a topic nor a node is refused."""
+    if kind == _GROUP:
+        return "groups have no settings of their own here: the nodes' group_... settings apply to every group"
+    if kind == _BROKER_LOGGER:
+        return "loggers of nodes cannot be changed here"
+    if kind == _CLIENT_METRICS:
+        return "nodes do not collect metrics of clients (KIP-714)"
+    return f"resources of type {kind} have no settings here: use topics (2) or brokers (4)"
 
 
 def _of_node(client: Client) -> list[configs.Setting]:
@@ -211,7 +222,7 @@ def _problem(wanted: Struct, counts: Mapping[tuple[int, str], int], nulls: Seque
     if counts[kind, name] > 1:
         return "the request names the resource more than once"
     if kind not in (_TOPIC, _BROKER):
-        return f"resources of type {kind} have no settings that can be changed: use topics (2) or brokers (4)"
+        return _without_settings(kind)
     if kind == _TOPIC and not name:
         return "the name of a topic is empty"
     if kind == _BROKER and name and not _is_node_id(name):

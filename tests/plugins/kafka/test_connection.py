@@ -13,6 +13,7 @@ from insync.plugins.kafka.core.connection import Connection, Request
 from insync.plugins.kafka.core.errors import ProtocolViolationError
 from insync.plugins.kafka.handlers import OFFERED
 from insync.plugins.kafka.protocol.apis import Api
+from insync.transport.frames import PREFACE_MAGIC
 
 PRODUCE, METADATA, HEARTBEAT = Api.PRODUCE, Api.METADATA, Api.FIND_COORDINATOR
 
@@ -207,6 +208,7 @@ def test_tagged_fields_of_headers_are_passed_over() -> None:
         (frame(57, 0, 1), "version 0 of API 57"),
         (b"GET / HTTP/1.1\r\n\r\n", "an HTTP client"),
         (b"\x16\x03\x01\x02\x00" + bytes(20), "a TLS client"),
+        (PREFACE_MAGIC + bytes(20), "one of insync's own clients"),
         (struct.pack(">ihhi", 7, 3, 5, 1), "a frame of 7 bytes"),
         (struct.pack(">ihhi", -1, 3, 5, 1), "a frame of -1 bytes"),
         (struct.pack(">ihhi", machine.MOST_ELSE + 1, METADATA, 5, 1), "may have 8 to"),
@@ -228,7 +230,7 @@ def test_what_ends_a_connection(data: bytes, why: str) -> None:
 def test_strangers_send_little_and_only_what_proves_who_they_are() -> None:
     for data in (frame(METADATA, 5, 1), struct.pack(">ihhi", 1 << 17, Api.API_VERSIONS, 0, 1)):
         connection = new(strangers_may=(Api.API_VERSIONS,))
-        with pytest.raises(ProtocolViolationError):
+        with pytest.raises(ProtocolViolationError, match=r"security\.protocol|a frame of"):
             feed(connection, data)
             started(connection)
     connection = new(strangers_may=(Api.API_VERSIONS,))

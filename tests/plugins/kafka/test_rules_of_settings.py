@@ -110,6 +110,19 @@ async def test_a_request_that_contradicts_itself_is_not_understood(tmp_path: Pat
         assert await incremented(client, increments(TOPIC, "t", keep), increments(BROKER, "1")) == [0, 0]
 
 
+@pytest.mark.parametrize(
+    ("kind", "why"), [(8, "loggers"), (16, "metrics of clients"), (32, "group_..."), (99, "type 99")]
+)
+async def test_what_has_no_settings_is_refused_with_the_reason(tmp_path: Path, kind: int, why: str) -> None:
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        resource = Described.DescribeConfigsResource(resource_type=kind, resource_name="1")
+        (told,) = (await client.ask(Api.DESCRIBE_CONFIGS, 4, Described(resources=[resource]))).results
+        assert told.error_code == ErrorCode.INVALID_REQUEST and why in told.error_message
+        changes = Increments(resources=[increments(kind, "1", ("x", SET, "1"))])
+        (told,) = (await client.ask(Api.INCREMENTAL_ALTER_CONFIGS, 1, changes)).responses
+        assert told.error_code == ErrorCode.INVALID_REQUEST and why in told.error_message
+
+
 async def test_what_is_taken_away_needs_no_value_and_need_not_be_there(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node, client_of(node) as client:
         await make(node)

@@ -32,6 +32,10 @@ GARBAGE = {
     "random bytes": (random.Random(5).randbytes(4096), "no peer of this protocol"),
     "http": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + bytes(24), r"no peer of this protocol.*GET"),
     "a tls hello": (bytes.fromhex("16030100c8010000c40303") + bytes(200), "no peer of this protocol"),
+    "a Kafka client": (
+        bytes.fromhex("00000024001200030000000100077264") + bytes(24),
+        "looks like a Kafka client",
+    ),
     "half a preface": (HELLO[:13], "inside a frame"),
     "half a hello": (HELLO[:40], "inside a frame"),
     "a hello of 4 GiB": (HELLO[:12] + b"\xff" * 4 + HELLO[16:], "announced, above"),

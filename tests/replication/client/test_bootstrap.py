@@ -155,6 +155,7 @@ async def test_a_node_that_takes_its_time_to_answer_is_asked_again(monkeypatch):
         ("tcp://127.0.0.1:port", "port"),
         ("127.0.0.1:99999", "99999"),
         ("pigeon://somewhere:1", "no transport for pigeon://"),
+        ("kafka://127.0.0.1:9092", "kafka:// is for clients of another protocol; name the node's address"),
         ("tcp://127.0.0.1:9092,:://", ":://"),
     ],
 )

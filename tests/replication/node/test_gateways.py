@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import EntryPoint
@@ -166,6 +167,22 @@ async def test_what_clients_of_a_gateway_write_and_read(tmp_path: Path) -> None:
             consumer.assign([("t", 0)])
             records = await consumer.poll(5000)
         assert [record.value for record in records] == [b"one", b"two"]
+
+
+async def test_the_page_writes_and_reads_records(tmp_path: Path) -> None:
+    page = Path(__file__).parents[3] / "docs" / "writing-a-gateway.md"
+    names: dict[str, Any] = {}
+    exec(compile(re.findall(r"```python\n(.*?)```", page.read_text(), re.S)[1], str(page), "exec"), names)
+    async with node_at(tmp_path):
+        await make_topic()
+        at = (Probe.service, Client(), "t", 0)
+        assert await names["write"](*at, [b"one", b"two"]) == 0
+        assert await names["write"](*at, [b"three"]) == 2
+        assert [each.value for each in await names["read"](*at, 1)] == [b"two", b"three"]
+        assert await names["read"](*at, 3) == []
+        for way, last in (("write", [b"x"]), ("read", 0)):
+            with pytest.raises(ServiceError, match="t-9: UNKNOWN_TOPIC_OR_PARTITION, leader -1"):
+                await names[way](Probe.service, Client(), "t", 9, last)
 
 
 async def test_a_parked_call_ends_with_its_client_and_is_not_answered(tmp_path: Path) -> None:
@@ -375,6 +392,12 @@ async def test_watchers_hear_of_views_until_they_say_no(tmp_path: Path) -> None:
         told = list(seen)
         await make_topic("u")
         assert seen == told
+
+
+async def test_a_scheme_that_is_nearly_a_gateways_is_told_of(tmp_path: Path) -> None:
+    with pytest.raises(NodeError, match=r"scheme probes; did you mean probe://\?"):
+        async with node_at(tmp_path, "probes://here"):
+            pass
 
 
 @pytest.mark.parametrize("where", ["parse", "listen"])
