@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 from collections import defaultdict
 from collections.abc import Sequence
@@ -37,7 +38,10 @@ class PayloadPool:
         """A payload of `size` bytes, not yet filled."""
         capacity = max(1 << 16, 1 << (size - 1).bit_length())
         if capacity > _MAX_POOLED:
-            return BufferPayload(memoryview(bytearray(size)))
+            # Pages come into being as they are filled. To zero all of them beforehand takes longer than others may
+            # be kept waiting, and who declares much need not send it.
+            memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            return BufferPayload(memoryview(memory))
         free = self._free[capacity]
         if free:
             buffer = free.pop()

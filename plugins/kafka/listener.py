@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from traceback import clear_frames
 from typing import Any, Protocol
 
 import trio
@@ -49,6 +50,10 @@ LARGE = 8 << 10
 """Bytes of a request above which it may have thousands of elements. To read it, to serve it and to write its answer
 are a turn of the loop each then: other connections wait for one of them at most.
 """
+SLICE = 0.002
+"""Seconds for which requests of one connection are served one behind the other. A connection that has more, and a
+client may send as many as it likes, waits then: of all such one goes on in each step of the loop.
+"""
 _PAUSE, _LOOK_AGAIN = 0.5, 1.0
 _GIVEN_BACK = memoryview(b"")
 
@@ -80,6 +85,8 @@ class Links:
         self.greeting = 0
         """Those that are not connections yet: they shake hands."""
         self.room = trio.Event()
+        self.slices = trio.Lock()
+        """For connections that have had their `SLICE` and have more."""
 
     async def accept(self, listener: ByteListener, make: Make, nursery: trio.Nursery) -> None:
         """Serve whoever connects, until cancelled. `make` gives the `Link` of a stream."""
@@ -271,7 +278,10 @@ class Link:
         plain = self._stream if isinstance(self._stream, SocketStream) else None
         while not self._is_interrupted:
             try:
-                self._start_requests()
+                if self._start_requests():
+                    async with self._links.slices:
+                        pass  # whoever is next goes on in the next step of the loop
+                    continue
                 room = machine.room_needed
             except (ProtocolViolationError, MalformedError) as error:
                 log.warning("%s: the connection is closed: %s", self._peer, error)
@@ -296,12 +306,18 @@ class Link:
                 await self._wait()
                 continue
             self._is_receiving = True
-            if plain is None:
-                count = await self._stream.receive_into(buffer)
-            else:
-                # Each coroutine above one that waits runs when it goes on: here there are two less.
-                while plain.is_drained or (count := plain.receive_now(buffer)) < 0:
-                    await plain.until_readable(1)
+            try:
+                if plain is None:
+                    count = await self._stream.receive_into(buffer)
+                else:
+                    # Each coroutine above one that waits runs when it goes on: here there are two less.
+                    while plain.is_drained or (count := plain.receive_now(buffer)) < 0:
+                        await plain.until_readable(1)
+            except BaseException as error:
+                # What ends a nursery stays, with its frames, until cycles are collected: no memory may hang on it.
+                clear_frames(error.__traceback__)
+                del buffer
+                raise
             self._is_receiving = False
             if not count:
                 return False
@@ -324,10 +340,14 @@ class Link:
         if self._is_receiving and (self._closing or self._machine.has_unparsed):
             self._interrupt()
 
-    def _start_requests(self) -> None:
+    def _start_requests(self) -> bool:
+        """Those that may start; True: others may, and have to wait for their turn."""
         # What is answered at once leaves at the end of a turn, and only then may the next request start.
+        began = self._now()
         while self._start_some() and self._machine.has_unparsed:
-            pass
+            if self._now() - began > SLICE:
+                return True
+        return False
 
     def _start_some(self) -> bool:
         has_started = False

@@ -325,8 +325,8 @@ def _questions(
     ]
     session = sessions.go_on(session_id, epoch, asked, forgotten)
     for key, question in session.asked.items():
-        if not question.topic:  # one that was unknown may be there by now
-            name = client.directory.name_of(client.view, key[0]) or ""
+        # One that was unknown may be there by now.
+        if not question.topic and (name := client.directory.name_of(client.view, key[0])):
             session.asked[key] = attrs.evolve(question, topic=name)
     return session, session.asked, False
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
+from insync.plugins.kafka.core.sessions import Sessions, Slots
+from insync.plugins.kafka.handlers.fetch import _questions
 from insync.plugins.kafka.protocol import message
 from insync.plugins.kafka.protocol.apis import Api, KafkaError
 from insync.replication.core.errors import ErrorCode
@@ -72,6 +76,24 @@ async def test_an_id_that_no_topic_has_is_told_of_at_once(tmp_path: Path) -> Non
             asked.topics[0].topic_id: ErrorCode.NONE,
             asked.topics[1].topic_id: KafkaError.UNKNOWN_TOPIC_ID,
         }
+
+
+def test_an_id_that_is_still_unknown_in_a_session_costs_a_look() -> None:
+    """A session may have thousands, and each of its requests looks for all of them."""
+    names: dict[bytes, str] = {}
+    client: Any = SimpleNamespace(
+        sessions=Sessions(Slots(Random(1))),
+        directory=SimpleNamespace(name_of=lambda view, topic_id: names.get(topic_id)),
+        view=None,
+    )
+    session, _, _ = _questions(client, by_id(bytes(16), (0, 0), 1), 13)
+    assert session is not None
+    (question,) = session.asked.values()
+    _questions(client, by_id(bytes(16), (session.session_id, 1), 0), 13)
+    assert next(iter(session.asked.values())) is question
+    names[bytes(16)] = "t"
+    _questions(client, by_id(bytes(16), (session.session_id, 2), 0), 13)
+    assert [each.topic for each in session.asked.values()] == ["t"]
 
 
 async def test_zstd_is_for_who_knows_it(tmp_path: Path) -> None:

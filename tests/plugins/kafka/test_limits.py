@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 from insync.plugins.kafka import gateway, listener
-from insync.plugins.kafka.handlers import group_admin
+from insync.plugins.kafka.handlers import group_admin, versions
 from insync.plugins.kafka.handlers import topics as topic_handlers
 from insync.plugins.kafka.handlers.table import IN_A_TURN
 from insync.plugins.kafka.protocol import encode, message
@@ -27,9 +27,11 @@ from insync.replication.node.service import ServiceError
 from insync.storage.batch import build_batch
 from insync.transport import LinkBroken
 from insync.transport._kit import until
+from insync.transport._payload import BufferPayload
 from insync.transport.buffers import POOL
 
 from .idle_connections import measure
+from .steps import Steps
 from .test_listener import (
     _links,
     batch,
@@ -96,6 +98,54 @@ async def test_room_for_a_large_request_for_versions_is_given_back(tmp_path: Pat
     async with node_at(tmp_path) as node, client_of(node) as client:
         assert (await client.ask(Api.API_VERSIONS, 3, asked)).error_code == 0
         assert (await link_of(node))._service.budget.used == 0
+
+
+async def test_a_frame_that_is_broken_off_leaves_its_memory_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not when cycles are collected: on a node that has nothing else to do that is never."""
+    taken: list[bytearray] = []
+
+    def take(size: int) -> BufferPayload:
+        taken.append(bytearray(size))
+        return BufferPayload(memoryview(taken[-1]))
+
+    monkeypatch.setattr(POOL, "take", take)
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        link = await link_of(node)
+        await client.stream.send_all(head(1 << 20))
+        await until(lambda: bool(link._machine.large_missing) and link._is_receiving, "it is being received")
+        gc.disable()
+        try:
+            client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.stream.socket.close()
+            await until(lambda: not _links(node), "it has ended")
+            taken[0].append(0)  # raises BufferError while anybody looks at it
+        finally:
+            gc.enable()
+
+
+async def test_who_has_sent_many_requests_waits_between_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as a client likes come in one read, and each may be answered at once."""
+    monkeypatch.setattr(listener, "SLICE", 0.0)
+    steps, answered, real = Steps(), [], versions.answer
+
+    def answer(*asked: Any) -> Any:
+        answered.append(steps.count)
+        return real(*asked)
+
+    monkeypatch.setattr(versions, "answer", answer)
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        trio.lowlevel.add_instrument(steps)
+        try:
+            await client.stream.send_all(client.framed(Api.API_VERSIONS, 0, Versions()) * 100)
+            for _ in range(100):
+                assert (await client.receive(Api.API_VERSIONS, 0)).error_code == 0
+        finally:
+            trio.lowlevel.remove_instrument(steps)
+    assert max(Counter(answered).values()) == 1
 
 
 async def test_who_ends_while_it_waits_for_room_keeps_nobody_waiting(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+from pathlib import Path
+
 import pytest
 
 from insync.replication.core.broker.payloads import MalformedBatchError, RefusedBatchError
@@ -71,3 +74,18 @@ def test_batches_of_a_message_without_a_payload_are_refused() -> None:
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
     with pytest.raises(MalformedBatchError, match="the message has no payload"):
         NO_PAYLOAD.batches(0, 100)
+
+
+def test_a_huge_payload_takes_memory_as_it_is_filled() -> None:
+    """To announce one takes a few bytes, and memory that is zeroed beforehand takes as long as it is large."""
+    before = resident()
+    payload = PayloadPool().take(256 << 20)
+    assert resident() - before < 64 << 20
+    payload.view()[: 128 << 20] = bytes(128 << 20)
+    assert resident() - before > 64 << 20
+    payload.release()
+    assert resident() - before < 64 << 20
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
