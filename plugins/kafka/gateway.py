@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-import ssl
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -31,7 +31,7 @@ from .core.directory import NAME, Directory, listener_name
 from .core.sessions import Sessions, Slots
 from .handlers import OFFERED
 from .listener import Link, Links
-from .login import Login
+from .login import Checks, Login
 from .protocol.apis import Api
 from .tls import TlsStream, context
 
@@ -98,7 +98,9 @@ class KafkaGateway(Gateway):
         task_status.started(Serving([str(URL(endpoint.scheme, authority, "", named))]))
         links, directory = Links(service, name), Directory(name, trio.current_time)
         slots = Slots(random.SystemRandom())
-        make = partial(_link, links, directory, _options(endpoint), slots, tls, mechanisms)
+        secured = None if tls is None else partial(TlsStream, made=tls, turns=trio.Lock())
+        begin = partial(Login, mechanisms, Checks())
+        make = partial(_link, links, directory, _options(endpoint), slots, secured, begin)
         forget = service.tell_metrics(links.counts.metrics)
 
         def look() -> None:
@@ -123,19 +125,20 @@ async def _link(
     directory: Directory,
     options: Options,
     slots: Slots,
-    tls: ssl.SSLContext | None,
-    mechanisms: tuple[str, ...],
+    secured: Callable[..., TlsStream] | None,
+    begin: Callable[[], Login],
     accepted: Any,
 ) -> Link:
+    login = begin()
     machine = Connection(
         offers=OFFERED.has,
         flexible=OFFERED.is_flexible,
-        strangers_may=STRANGERS_MAY if mechanisms else (),
+        strangers_may=() if login.is_over else STRANGERS_MAY,
         may_grow=partial(links.service.budget.reserve, object()),
     )
     stream, name = accepted, ""
-    if tls is not None:
-        stream = TlsStream(accepted.socket, tls, accepted.remote)
+    if secured is not None:
+        stream = secured(accepted.socket, remote=accepted.remote)
         name = await stream.prepare()
     host = accepted.remote.authority
     link = Link(stream, machine, links, f"Kafka client at {host}")
@@ -156,7 +159,7 @@ async def _link(
         host=host,
         abort=link.abort,
         close=link.close,
-        login=Login(mechanisms),
+        login=login,
     )
     return link
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import secrets
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import attrs
+import trio
 
 from insync.replication.node.service import ServiceError
 
@@ -18,14 +20,31 @@ if TYPE_CHECKING:
 
 SECONDS = 10.0
 """In which a client proves who it is."""
+OF_AN_ADDRESS = 16
+"""Passwords of clients from one address that the node is asked to check at a time; the others wait."""
 _LONGEST_TOKEN = 16 << 10
+
+
+class Checks:
+    """Checks of passwords, few of one address at a time: a flood from there keeps out nobody else."""
+
+    def __init__(self) -> None:
+        self._places: WeakValueDictionary[str, trio.Semaphore] = WeakValueDictionary()
+
+    async def verify(self, client: Client, name: str, password: str) -> bool:
+        """See `NodeService.verify_user`."""
+        address = client.host.rpartition(":")[0]
+        places = self._places.setdefault(address, trio.Semaphore(OF_AN_ADDRESS))
+        async with places:
+            return await client.service.verify_user(name, password)
 
 
 class Login:
     """How far a client has come. mechanisms: those that its listener offers; empty: it asks for none."""
 
-    def __init__(self, mechanisms: tuple[str, ...]) -> None:
+    def __init__(self, mechanisms: tuple[str, ...], checks: Checks) -> None:
         self.mechanisms = mechanisms
+        self._checks = checks
         self.is_over = not mechanisms
         self.expects_bare_token = False
         self._mechanism = ""
@@ -57,8 +76,10 @@ class Login:
         if self._mechanism == sasl.PLAIN:
             name, password = sasl.plain(token)
             try:
-                verified = await service.verify_user(name, password)
+                verified = await self._checks.verify(client, name, password)
             except ServiceError as error:
+                # A login that fails is final for clients; if the connection ends they come again.
+                client.abort(str(error))
                 raise LoginError(str(error)) from error
             if not verified:
                 raise sasl.wrong(sasl.PLAIN)

@@ -24,7 +24,7 @@ from insync.plugins.kafka.protocol import message
 from insync.plugins.kafka.protocol.apis import Api, KafkaError
 from insync.replication import Admin, BlockingAdmin, Node
 from insync.replication.core.errors import ErrorCode
-from insync.replication.node import BlockingNode, NodeError
+from insync.replication.node import BlockingNode, NodeError, _users
 
 from ...interop.kafka import Java
 from ...requires import missing
@@ -333,6 +333,17 @@ async def test_a_login_takes_no_longer_than_it_may(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(listener, "LOGIN_SECONDS", 0.2)
     monkeypatch.setattr(listener, "SWEEP", 0.1)
     async with asking(tmp_path) as (_, client):
+        assert await client.has_ended()
+
+
+async def test_a_login_for_which_there_is_no_room_is_not_told_that_it_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients take that for final; when the connection ends they come again."""
+    monkeypatch.setattr(_users, "MOST_WAITING", -_users.AT_ONCE)
+    async with asking(tmp_path) as (_, client):
+        await choose(client)
+        await client.send(Api.SASL_AUTHENTICATE, 2, Authenticate(auth_bytes=plain()))
         assert await client.has_ended()
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import base64
+import gc
 import hashlib
 import hmac
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
 from insync.plugins.kafka.core.sasl import LoginError, ScramLogin, plain
-from insync.plugins.kafka.login import Login
+from insync.plugins.kafka.login import OF_AN_ADDRESS, Checks, Login
 from insync.replication.core import scram
 
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
@@ -161,8 +166,33 @@ def test_nothing_that_is_told_has_the_password_in_it() -> None:
 
 
 async def test_a_token_that_is_too_long_is_not_looked_at() -> None:
-    login = Login(("PLAIN",))
+    login = Login(("PLAIN",), Checks())
     assert login.choose("PLAIN", bare=False) == 0
     with pytest.raises(LoginError, match="a SASL token of 20000 bytes; at most 16384 are accepted"):
         await login.take(None, bytes(20_000))  # type: ignore[arg-type]  # nobody is asked
     assert not login.is_over
+
+
+async def test_a_flood_of_logins_from_one_address_keeps_out_nobody_from_another() -> None:
+    asked: list[str] = []
+
+    class Service:
+        async def verify_user(self, name: str, password: str) -> bool:
+            asked.append(name)
+            await trio.sleep_forever()
+            raise AssertionError
+
+    def client_at(host: str) -> Any:
+        return SimpleNamespace(host=host, service=Service())
+
+    checks, stranger, other = Checks(), client_at("127.0.0.1:1"), client_at("127.0.0.2:1")
+    async with trio.open_nursery() as nursery:
+        for _ in range(3 * OF_AN_ADDRESS):
+            nursery.start_soon(checks.verify, stranger, "stranger", "guess")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(checks.verify, other, "etl", "right")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert asked == ["stranger"] * OF_AN_ADDRESS + ["etl"]
+    gc.collect()
+    assert not checks._places, "addresses are forgotten"

@@ -7,12 +7,13 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -22,6 +23,7 @@ from insync.replication import Node, NodeSettings
 from insync.replication.node import BlockingNode, NodeError
 from insync.transport import Endpoint
 
+from .steps import Steps
 from .test_python_clients import PATIENCE
 from .test_python_clients import librdkafka as librdkafka
 
@@ -186,7 +188,8 @@ async def test_a_connection_that_was_aborted_is_closed_like_any_other(tmp_path: 
     here, there = socket.socketpair()
     here.setblocking(False)
     there.setblocking(False)
-    stream = TlsStream(here, context(str(certificate), str(key), None), Endpoint("kafka+tls", "127.0.0.1:0"))
+    made = context(str(certificate), str(key), None)
+    stream = TlsStream(here, made, Endpoint("kafka+tls", "127.0.0.1:0"), trio.Lock())
     trusted = ssl.create_default_context(cafile=authority.path)
     client = trio.SSLStream(
         trio.SocketStream(trio.socket.from_stdlib_socket(there)), trusted, server_hostname="127.0.0.1"
@@ -198,3 +201,50 @@ async def test_a_connection_that_was_aborted_is_closed_like_any_other(tmp_path: 
         stream.abort()
         await stream.aclose()
     there.close()
+
+
+async def test_of_many_handshakes_one_goes_on_in_each_step_of_the_loop(tmp_path: Path) -> None:
+    """Each takes milliseconds: of those that come together, nobody else would be served for seconds."""
+    certificate, key = Authority(tmp_path, "authority").issue("node")
+    steps = Steps()
+    taken: dict[ssl.SSLObject, int] = {}
+
+    class Noting(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            # Once more when the answer is sent, which is nothing.
+            taken.setdefault(self, steps.count)
+            super().do_handshake()
+
+    made, turns, pairs = context(str(certificate), str(key), None), trio.Lock(), []
+    made.sslobject_class = Noting
+    trio.lowlevel.add_instrument(steps)
+    try:
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                here, there = socket.socketpair()
+                here.setblocking(False)
+                pairs.append(there)
+                stream = TlsStream(here, made, Endpoint("kafka+tls", "127.0.0.1:0"), turns)
+                nursery.start_soon(stream.prepare)
+            await trio.testing.wait_all_tasks_blocked()
+            taken.clear()
+            hello = first_flight()
+            for there in pairs:
+                there.sendall(hello)
+            with trio.fail_after(PATIENCE):
+                while len(taken) < len(pairs):
+                    await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+    finally:
+        trio.lowlevel.remove_instrument(steps)
+        for there in pairs:
+            there.close()
+    assert len(set(taken.values())) == len(pairs)
+
+
+def first_flight() -> bytes:
+    """What a client says first."""
+    made, said = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        made.wrap_bio(ssl.MemoryBIO(), said, server_hostname="127.0.0.1").do_handshake()
+    return said.read()
