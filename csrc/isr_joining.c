@@ -123,36 +123,36 @@ static int is_dated(Joiner *self, PyObject *batch)
     return PyFloat_AS_DOUBLE(since) <= now && now < PyFloat_AS_DOUBLE(until);
 }
 
-/* Appends, and takes back what it appended if it fails in between. */
-static int add(PyObject *batch, PyObject *key, PyObject *value)
+/* Appends, and takes back what it appended if it fails in between. `made` are keys for a batch that had none so far. */
+static int add(PyObject *batch, PyObject *key, PyObject *value, PyObject *made)
 {
-    PyObject *values = get(batch, &of_batch[VALUES]), *keys = get(batch, &of_batch[KEYS]);
-    PyObject *headers = get(batch, &of_batch[HEADERS]), *made = NULL;
+    PyObject *values = get(batch, &of_batch[VALUES]), *keys = made != NULL ? made : get(batch, &of_batch[KEYS]);
+    PyObject *headers = get(batch, &of_batch[HEADERS]);
     Py_ssize_t index = PyList_GET_SIZE(values);
-    if (keys == Py_None && key != Py_None) {
-        made = keys = PyList_New(index);
-        if (made == NULL)
-            return -1;
-        for (Py_ssize_t at = 0; at < index; at++)
-            PyList_SET_ITEM(made, at, Py_NewRef(Py_None));
-    }
     if (PyList_Append(values, value) < 0)
-        goto nothing;
+        return -1;
     if (keys != Py_None && PyList_Append(keys, key) < 0)
         goto values_only;
     if (headers != Py_None && PyList_Append(headers, empty_tuple) < 0)
         goto both;
     if (made != NULL)
-        set(batch, &of_batch[KEYS], made);
+        set(batch, &of_batch[KEYS], Py_NewRef(made));
     return 0;
 both:
     if (keys != Py_None)
         PyList_SetSlice(keys, index, index + 1, NULL);
 values_only:
     PyList_SetSlice(values, index, index + 1, NULL);
-nothing:
-    Py_XDECREF(made);
     return -1;
+}
+
+/* As many as there are records. */
+static PyObject *nones(Py_ssize_t count)
+{
+    PyObject *made = PyList_New(count);
+    for (Py_ssize_t at = 0; made != NULL && at < count; at++)
+        PyList_SET_ITEM(made, at, Py_NewRef(Py_None));
+    return made;
 }
 
 static inline int is_list_or_none(PyObject *object)
@@ -160,11 +160,12 @@ static inline int is_list_or_none(PyObject *object)
     return object != NULL && (object == Py_None || PyList_CheckExact(object));
 }
 
-/* The delivery of a record that has joined. NULL with no error set: there is more to decide, and nothing is changed. */
+/* The delivery of a record that has joined. NULL with no error set: there is more to decide, and nothing is taken. */
 static PyObject *join(Joiner *self, PyObject *topic, PyObject *value, PyObject *key)
 {
-    PyObject *accumulator = self->accumulator, *topics, *queues, *queue, *batch, *delivery;
-    long long most, enough, used, memory, waiting, size, taken;
+    PyObject *accumulator = self->accumulator, *topics, *queues, *queue, *batch, *delivery, *made = NULL;
+    PyObject *values, *keys, *new_size, *new_used, *index;
+    long long most, enough, used, used_by_now, memory, waiting, size, taken;
     /* Other strings and bytes may have functions of their own: Python calls those. */
     if (!PyBytes_CheckExact(value) || !PyUnicode_CheckExact(topic))
         return NULL;
@@ -207,8 +208,8 @@ static PyObject *join(Joiner *self, PyObject *topic, PyObject *value, PyObject *
     /* A batch takes no more than a request may hold, so the record is not too large either. */
     if (taken + size >= enough || taken + size > most || used + size > memory || waiting)
         return NULL;
-    /* From here on functions of Python may run (a clock, the date of a batch, finalisers while memory is allocated):
-     * the batch stays alive, and its lists are looked up after them. */
+    /* Here functions of Python may run (a clock, the date of a batch, finalisers while memory is allocated): the batch
+     * stays alive, and its lists are looked up after them. */
     Py_INCREF(batch);
     switch (is_dated(self, batch)) {
     case 0: {
@@ -224,26 +225,36 @@ static PyObject *join(Joiner *self, PyObject *topic, PyObject *value, PyObject *
     delivery = classes[DELIVERY_TYPE].type->tp_alloc(classes[DELIVERY_TYPE].type, 0);
     if (delivery == NULL)
         goto failed;
-    PyObject *values = get(batch, &of_batch[VALUES]);
-    PyObject *new_size = PyLong_FromLongLong(taken + size), *new_used = PyLong_FromLongLong(used + size);
-    PyObject *index = NULL;
-    if (values != NULL && PyList_CheckExact(values) && is_list_or_none(get(batch, &of_batch[KEYS])) &&
-        is_list_or_none(get(batch, &of_batch[HEADERS])))
-        index = PyLong_FromSsize_t(PyList_GET_SIZE(values));
-    else
+    values = get(batch, &of_batch[VALUES]);
+    keys = get(batch, &of_batch[KEYS]);
+    if (values == NULL || !PyList_CheckExact(values) || !is_list_or_none(keys) ||
+        !is_list_or_none(get(batch, &of_batch[HEADERS]))) {
         PyErr_SetString(PyExc_TypeError, "a batch keeps its values, keys and headers in lists");
-    if (new_size == NULL || new_used == NULL || index == NULL || add(batch, key, value) < 0) {
+        goto not_added;
+    }
+    if (keys == Py_None && key != Py_None && (made = nones(PyList_GET_SIZE(values))) == NULL)
+        goto not_added;
+    /* From here on nothing else runs. What did may have sent, and then all of the above may have changed. */
+    if (!whole(get(accumulator, &of_accumulator[USED]), &used_by_now) || used_by_now != used)
+        goto not_added;
+    new_size = PyLong_FromLongLong(taken + size);
+    new_used = PyLong_FromLongLong(used + size);
+    index = PyLong_FromSsize_t(PyList_GET_SIZE(values));
+    if (new_size == NULL || new_used == NULL || index == NULL || add(batch, key, value, made) < 0) {
         Py_XDECREF(new_size);
         Py_XDECREF(new_used);
         Py_XDECREF(index);
-        Py_DECREF(delivery);
-        goto failed;
+        goto not_added;
     }
+    Py_XDECREF(made);
     set(batch, &of_batch[SIZE], new_size);
     set(accumulator, &of_accumulator[USED], new_used);
     set(delivery, &of_delivery[BATCH], batch);
     set(delivery, &of_delivery[INDEX], index);
     return delivery;
+not_added:
+    Py_XDECREF(made);
+    Py_DECREF(delivery);
 failed:
     Py_DECREF(batch);
     return NULL;
@@ -391,11 +402,7 @@ static int sending_begin(Sending *self, PyObject **delivery)
         self->delivery = taken;
         self->inner = PyObject_CallNoArgs(sender->pause);
     }
-    if (self->inner == NULL)
-        return -1;
-    /* Only now it can be part of a cycle: what it had before refers to nothing. */
-    PyObject_GC_Track(self);
-    return 0;
+    return self->inner == NULL ? -1 : 0;
 }
 
 static PySendResult sending_send(PyObject *object, PyObject *sent, PyObject **result)
@@ -532,17 +539,30 @@ static PyObject *sending_close(PyObject *object, PyObject *Py_UNUSED(nothing))
     return closed;
 }
 
+static PyObject *sending_await(PyObject *object)
+{
+    Sending *self = (Sending *)object;
+    if (self->state == BEGUN && self->inner != NULL)
+        return PyErr_Format(PyExc_RuntimeError, "coroutine is being awaited already");
+    return Py_NewRef(object);
+}
+
+/* What tools ask a coroutine that waits: the one that goes on with it answers. */
+static PyObject *sending_frame(PyObject *object, void *name)
+{
+    PyObject *inner = ((Sending *)object)->inner;
+    return inner != NULL ? PyObject_GetAttrString(inner, name)
+                         : PyErr_Format(PyExc_AttributeError, "%s: it does not wait", (const char *)name);
+}
+
 static int sending_traverse(Sending *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->sender);
+    Py_VISIT(self->topic);
+    Py_VISIT(self->value);
+    Py_VISIT(self->key);
     Py_VISIT(self->inner);
     Py_VISIT(self->delivery);
-    return 0;
-}
-
-static int sending_clear(Sending *self)
-{
-    sending_empty(self);
     return 0;
 }
 
@@ -555,22 +575,27 @@ static void warn_of_unawaited(void)
     PyErr_Restore(type, value, traceback);
 }
 
+static int sending_clear(Sending *self)
+{
+    int unawaited = self->state == NEW;
+    sending_empty(self);
+    if (unawaited)
+        warn_of_unawaited();
+    return 0;
+}
+
 static void sending_dealloc(Sending *self)
 {
-    int unawaited = self->state == NEW && self->sender != NULL;
-    if (PyObject_GC_IsTracked((PyObject *)self))
-        PyObject_GC_UnTrack(self);
-    sending_empty(self);
+    PyObject_GC_UnTrack(self);
+    sending_clear(self);
     if (spare == NULL)
         spare = self;
     else
         PyObject_GC_Del(self);
-    if (unawaited)
-        warn_of_unawaited();
 }
 
 static PyAsyncMethods sending_async = {
-    .am_await = PyObject_SelfIter,
+    .am_await = sending_await,
     .am_send = sending_send,
 };
 
@@ -581,6 +606,12 @@ static PyMethodDef sending_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyGetSetDef sending_attributes[] = {
+    {"cr_frame", sending_frame, NULL, PyDoc_STR("While it waits: where."), "cr_frame"},
+    {"cr_await", sending_frame, NULL, PyDoc_STR("While it waits: for what."), "cr_await"},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyTypeObject SendingType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "insync.replication.client._joining.Sending",
     .tp_doc = PyDoc_STR("One call of `Producer.send`. To be awaited, as a coroutine: nothing happens before."),
@@ -589,6 +620,7 @@ static PyTypeObject SendingType = {
     .tp_as_async = &sending_async,
     .tp_iternext = sending_next,
     .tp_methods = sending_methods,
+    .tp_getset = sending_attributes,
     .tp_traverse = (traverseproc)sending_traverse,
     .tp_clear = (inquiry)sending_clear,
     .tp_dealloc = (destructor)sending_dealloc,
@@ -621,6 +653,7 @@ static PyObject *sender_call(PyObject *callable, PyObject *const *args, size_t f
     made->key = Py_NewRef(key);
     made->inner = made->delivery = NULL;
     made->state = NEW;
+    PyObject_GC_Track(made);
     return (PyObject *)made;
 }
 
@@ -666,6 +699,32 @@ static void sender_dealloc(Sender *self)
     Py_TYPE(self)->tp_free(self);
 }
 
+/* What else the method has (its name, its code): whoever looks finds the coroutine function that this stands for. */
+static PyObject *sender_getattr(PyObject *self, PyObject *name)
+{
+    PyObject *found = PyObject_GenericGetAttr(self, name);
+    if (found != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError))
+        return found;
+    PyErr_Clear();
+    return PyObject_GetAttr(((Sender *)self)->in_full, name);
+}
+
+static PyObject *sender_wrapped(PyObject *self, void *Py_UNUSED(nothing))
+{
+    return Py_NewRef(((Sender *)self)->in_full);
+}
+
+static PyObject *sender_doc(PyObject *self, void *Py_UNUSED(nothing))
+{
+    return PyObject_GetAttrString(((Sender *)self)->in_full, "__doc__");
+}
+
+static PyGetSetDef sender_attributes[] = {
+    {"__doc__", sender_doc, NULL, NULL, NULL},
+    {"__wrapped__", sender_wrapped, NULL, PyDoc_STR("The method; its signature is this one's."), NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyMethodDef sender_methods[] = {
     {"close", sender_close, METH_NOARGS, PyDoc_STR("From now on every call is one of the method of Python.")},
     {NULL, NULL, 0, NULL},
@@ -680,6 +739,8 @@ static PyTypeObject SenderType = {
     .tp_traverse = (traverseproc)sender_traverse,
     .tp_dealloc = (destructor)sender_dealloc,
     .tp_methods = sender_methods,
+    .tp_getset = sender_attributes,
+    .tp_getattro = sender_getattr,
     .tp_vectorcall_offset = offsetof(Sender, vectorcall),
     .tp_call = PyVectorcall_Call,
 };

@@ -393,14 +393,16 @@ def join(self: Accumulator, topic: str, value: bytes | None, key: bytes | None) 
         return None
     if queue is None or queue.open is None:
         return None
-    batch = queue.open
-    used, size = self.used + size, batch.size + size
+    batch, held = queue.open, self.used
+    used, size = held + size, batch.size + size
     # A batch takes no more than a request may hold, so the record is not too large either.
     if size >= queue.enough or size > most or used > self._buffer_memory or self.waiting:
         return None
     now = time()
     if not batch.since <= now < batch.until:
         batch.date()
+        if self.used != held:
+            return None  # a finaliser that ran meanwhile has sent
     values = batch.values
     index = len(values)
     values.append(value)

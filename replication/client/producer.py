@@ -83,7 +83,7 @@ class Producer(Client):
         joiner = self.intake.joiner
         if joiner is None or self._serializers is not None:
             return
-        if type(self).send is not _SEND:
+        if type(self).send is not _SEND or "send" in vars(self):
             return  # somebody has another one, which is to be called
         self._direct = _joining.Sender(joiner, self.send, self._yield, _YIELD_EVERY)
         # An attribute of this object stands before the method of its class.
@@ -93,7 +93,9 @@ class Producer(Client):
         if self._direct is not None:
             # Whoever still has it must be told that the producer is closed.
             self._direct.close()
-            del self.send
+            # Somebody may have put another one in its place, or have taken that away again.
+            if vars(self).get("send") is self._direct:
+                del self.send
             self._direct = None
         await super()._stop(error)
 

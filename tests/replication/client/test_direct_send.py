@@ -7,8 +7,10 @@ import inspect
 import sys
 import warnings
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
 import trio
@@ -28,9 +30,10 @@ from insync.replication.client._cluster import Topic
 from insync.replication.client._partitioning import PartitionQueue, TopicQueues
 from insync.replication.client.delivery import Delivery
 from insync.replication.core.messages import Kind
+from insync.storage.batch import BATCH_OVERHEAD_BYTES
 
 from .fake_cluster import fake_cluster
-from .faults import answer_after
+from .faults import answer_after, answer_when
 
 
 @pytest.fixture(params=["C", "Python"])
@@ -50,6 +53,67 @@ async def test_which_send_a_producer_has(way):
             assert isinstance(producer.send, _joining.Sender) == (way == "C")
             assert isinstance(producer._accumulator.join, _joining.Joiner) == (way == "C")
         assert inspect.iscoroutinefunction(producer.send)
+
+
+async def test_an_open_producer_tells_of_its_send_what_a_method_tells(way):
+    """Libraries look at it to know whether to await what it gives."""
+    async with fake_cluster(nodes=1, t=1) as cluster, Producer(cluster.urls) as producer:
+        method = Producer.send.__get__(producer)
+        for send in (producer.send, partial(producer.send, "t")):
+            assert inspect.iscoroutinefunction(send)
+        assert inspect.signature(producer.send) == inspect.signature(method)
+        for name in ("__name__", "__qualname__", "__module__", "__doc__", "__self__", "__func__"):
+            assert getattr(producer.send, name) == getattr(method, name)
+        with pytest.raises(AttributeError):
+            assert producer.send.other  # type: ignore[attr-defined]
+        with mock.patch.object(producer, "send") as patched:
+            await producer.send("t", b"v")
+        patched.assert_awaited_once_with("t", b"v")
+        await producer.send("t", b"w")
+    assert cluster.topics["t"][0].values() == [b"w"]
+
+
+async def test_another_send_of_the_object_is_called_for_all_records(way):
+    called = []
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        producer = Producer(cluster.urls)
+
+        def watch() -> None:
+            original = producer.send
+
+            async def watched(topic: str, value: Any, **named: Any) -> Delivery:
+                called.append(value)
+                return await original(topic, value, **named)
+
+            producer.send = watched  # type: ignore[method-assign, assignment]
+
+        watch()
+        async with producer:
+            for value in (b"1", b"2"):
+                await producer.send("t", value)
+        del producer.send
+        async with producer:
+            watch()
+            await producer.send("t", b"3")
+        async with producer:
+            await producer.send("t", b"4")
+    assert called == cluster.topics["t"][0].values() == [b"1", b"2", b"3", b"4"]
+
+
+async def test_another_send_of_the_object_may_be_taken_away_again(way):
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        producer = Producer(cluster.urls)
+        with mock.patch.object(producer, "send") as patched:
+            async with producer:
+                await producer.send("t", b"1")
+        patched.assert_awaited_once()
+        async with producer:
+            producer.send = patched  # type: ignore[method-assign]
+            del producer.send
+            await producer.send("t", b"2")
+        async with producer:
+            await producer.send("t", b"3")
+    assert cluster.topics["t"][0].values() == [b"2", b"3"]
 
 
 async def test_records_arrive_in_order_with_their_keys(way):
@@ -192,6 +256,47 @@ async def test_it_cannot_be_entered_twice(way):
         sending = producer.send("t", b"v")
         with pytest.raises(BufferError):
             await sending
+
+
+async def test_only_one_task_can_await_it(way):
+    answered = trio.Event()
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        cluster.nodes[0].script(Kind.PRODUCE, answer_when(answered))
+        async with Producer(cluster.urls, buffer_memory=1000, linger_ms=0) as producer:
+            await producer.send("t", b"x" * 900)
+            sending = producer.send("t", b"y" * 900)
+
+            async def wait() -> None:
+                await sending
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                with pytest.raises(RuntimeError, match="coroutine is being awaited already"):
+                    await sending
+                answered.set()
+    assert [value[:1] for value in cluster.topics["t"][0].values() if value] == [b"x", b"y"]
+
+
+async def test_the_frames_of_a_task_that_waits_in_it_are_known(way):
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        cluster.nodes[0].script(Kind.PRODUCE, answer_after(3))
+        async with Producer(cluster.urls, buffer_memory=1000, linger_ms=0) as producer:
+            await producer.send("t", b"x" * 900)
+            sending = producer.send("t", b"y" * 900)
+
+            async def wait() -> None:
+                tasks.append(trio.lowlevel.current_task())
+                await sending
+
+            tasks: list[trio.lowlevel.Task] = []
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                names = [frame.f_code.co_name for frame, _ in tasks[0].iter_await_frames()]
+                nursery.cancel_scope.cancel()
+    assert names[:3] == ["wait", "send", "_send_later"]
+    assert "wait_for_space" in names
 
 
 async def test_a_loop_of_sends_lets_other_tasks_run(way):
@@ -394,6 +499,94 @@ async def test_a_producer_and_its_unfinished_sends_are_collected(way):
         del producer, sending, make_room
         gc.collect()
         assert accumulator.is_gone()
+
+
+async def test_one_that_never_began_is_collected_with_its_arguments(way):
+    async with fake_cluster(nodes=1, t=1) as cluster, Producer(cluster.urls) as producer:
+
+        class Holds:
+            sending: object
+
+        for at in range(3):
+            holds = Holds()
+            arguments: list[Any] = ["t", b"v", None]
+            arguments[at] = holds
+            topic, value, key = arguments
+            holds.sending = producer.send(topic, value, key=key)
+            watched = weakref.ref(holds)
+            del holds, arguments, topic, value, key
+            with pytest.warns(RuntimeWarning, match="never awaited"):
+                gc.collect()
+            assert watched() is None
+
+
+@pytest.fixture
+def thresholds() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+async def test_a_finaliser_that_sends_is_counted(way, thresholds):
+    """It runs wherever the collector of garbage does: where memory is allocated."""
+    sent = 0
+
+    class Sends:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            nonlocal sent
+            producer.send_nowait("other", b"of a finaliser")
+            sent += 1
+
+    async with (
+        fake_cluster(nodes=1, t=1, other=1) as cluster,
+        Producer(cluster.urls, linger_ms=60_000, batch_size=1 << 20) as producer,
+    ):
+        for topic in cluster.topics:
+            await producer.send(topic, b"first")
+        accumulator = producer._accumulator
+        for number in range(100):
+            gc.set_threshold(1 + number % 5)
+            Sends()
+            await producer.send("t", b"%d" % number, key=b"k" if number > 90 else None)
+        gc.collect()
+        assert accumulator.used == sum(batch.size - BATCH_OVERHEAD_BYTES for batch in accumulator.pending)
+        await producer.flush()
+        assert accumulator.used == 0
+    assert cluster.topics["t"][0].values() == [b"first", *[b"%d" % number for number in range(100)]]
+    assert len(cluster.topics["other"][0].values()) == sent + 1 == 101
+
+
+async def test_what_is_sent_while_a_batch_is_dated_is_counted(way, monkeypatch):
+    """As by a finaliser that runs there."""
+    async with (
+        fake_cluster(nodes=1, t=1) as cluster,
+        Producer(cluster.urls, linger_ms=60_000, max_request_size=1000) as producer,
+    ):
+        await producer.send("t", b"first")
+        nested: list[bytes] = []
+        date = Batch.date
+
+        def sends(batch: Batch, *timestamp_ms: int | None) -> None:
+            date(batch, *timestamp_ms)
+            if nested:
+                producer.send_nowait("t", nested.pop(), key=b"k")
+
+        monkeypatch.setattr(Batch, "date", sends)
+        (batch,) = producer._accumulator.pending
+        # The first time there is room for both; then for one of them.
+        for value in (b"1", b"x" * 600):
+            nested.append(value)
+            batch.since = batch.until = 0.0
+            await producer.send("t", b"y" * 300, key=b"k")
+        batches = list(producer._accumulator.pending)
+        for batch in batches:
+            assert batch.size <= 1000
+            assert batch.keys is None or len(batch.keys) == batch.count
+        assert producer._accumulator.used == sum(batch.size - BATCH_OVERHEAD_BYTES for batch in batches)
+    assert [value[:1] for value in cluster.topics["t"][0].values() if value] == [b"f", b"1", b"y", b"x", b"y"]
 
 
 class _Watched:
