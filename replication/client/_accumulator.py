@@ -297,10 +297,12 @@ class Accumulator:
         """Wait until some memory is free; while anybody waits, batches do not linger."""
         self.waiting += 1
         self._wake(0)
+        space = self._space
         try:
-            await self._space.wait()
+            await space.wait()
         finally:
-            self.waiting -= 1
+            if not space.is_set():
+                self.waiting -= 1
 
     def release(self, batch: Batch) -> None:
         """Give back the memory of a batch whose outcome is known."""
@@ -308,6 +310,8 @@ class Accumulator:
         while self.pending and self.pending[0].done:
             self.pending.popleft()
         if self.waiting:
+            # All who wait try again, and none of them must find that others wait: all would go on waiting.
+            self.waiting = 0
             self._space.set()
             self._space = trio.Event()
 

@@ -21,7 +21,7 @@ from insync.storage.batch import records
 from insync.transport import Connection, ConnectionLost
 
 from .fake_cluster import FakeNode, Partition, fake_cluster
-from .faults import answer_when, drop, fail_with
+from .faults import answer_after, answer_when, drop, fail_with
 from .patience import PATIENCE, asked
 from .test_backlog import watch
 from .test_producer import numbered
@@ -201,6 +201,24 @@ async def test_nobody_overtakes_who_waits_for_space():
                 producer.send_nowait("t", b"small")
             answered.set()
         assert [len(value or b"") for value in cluster.topics["t"][0].values()] == [1500, 900]
+
+
+@pytest.mark.parametrize("count", [2, 3, 20])
+async def test_several_tasks_that_wait_for_space_all_find_some(count, autojump_clock):
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        cluster.nodes[0].script(Kind.PRODUCE, answer_after(3))
+        async with Producer(cluster.urls, buffer_memory=1000, linger_ms=0, max_block_ms=9000) as producer:
+            await producer.send("t", bytes(900))
+            with trio.move_on_after(1):  # one that has given up is not waited for
+                await producer.send("t", b"never" * 100)
+            async with trio.open_nursery() as nursery:
+                for number in range(count):
+                    length = 300 if number % 2 else 900
+                    nursery.start_soon(producer.send, "t", b"%d" % number * (length // 2))
+                nursery.start_soon(producer.send_many, "t", [b"many"] * 100)
+            await producer.flush()
+            assert producer._accumulator.waiting == producer._accumulator.used == 0
+        assert cluster.topics["t"][0].end == 1 + count + 100
 
 
 async def test_nothing_lingers_while_somebody_waits_for_space(autojump_clock):
