@@ -77,7 +77,7 @@ class ClassicJoins:
         refuse_if(other, mismatch, f"the group's protocol type is {state.protocol_type!r}")
         names = {each.name for each in ask.protocols}
         common = state.common(but=ask.member_id)
-        alone = not set(state.members) - {ask.member_id}
+        alone = len(state.members) == (ask.member_id in state.members)
         refuse_if(not alone and not names & common, mismatch, f"the members support {sorted(common)}")
         holder = None if ask.instance_id is None else state.holder_of(ask.instance_id)
         if ask.member_id:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
+from collections.abc import Mapping
 
 import attrs
 
@@ -47,6 +49,45 @@ class ClassicMember:
         return next((each.metadata for each in self.protocols if each.name == protocol), b"")
 
 
+class _Supporters:
+    """How many members support each protocol.
+
+    It follows the members as they are when it is asked, and takes only those apart whose protocols are new since
+    the last time: a group may have thousands of members, of which each may name a hundred.
+    """
+
+    __slots__ = ("_counts", "_known")
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._known: dict[str, tuple[ClassicProtocol, ...]] = {}
+
+    def follow(self, members: Mapping[str, ClassicMember]) -> Counter[str]:
+        """By name."""
+        known = self._known
+        for member_id, member in members.items():
+            before = known.get(member_id, ())
+            # A tuple is never changed, and as long as it is here no other one is it.
+            if before is not member.protocols:
+                self._forget(before)
+                self._counts.update(_names(member.protocols))
+                known[member_id] = member.protocols
+        if len(known) > len(members):
+            for member_id in known.keys() - members.keys():
+                self._forget(known.pop(member_id))
+        return self._counts
+
+    def _forget(self, protocols: tuple[ClassicProtocol, ...]) -> None:
+        for name in _names(protocols):
+            self._counts[name] -= 1
+            if not self._counts[name]:
+                del self._counts[name]
+
+
+def _names(protocols: tuple[ClassicProtocol, ...]) -> set[str]:
+    return {each.name for each in protocols}
+
+
 @attrs.define
 class ClassicState:
     """`pending`: ids that were given out and have not joined yet (KIP-394)."""
@@ -69,6 +110,7 @@ class ClassicState:
     """Whether the rebalance under way is the first one of an empty group."""
     returned: bool = False
     """Whether the leader has come back since the last rebalance, and did not assign (KIP-814)."""
+    _supporters: _Supporters = attrs.field(factory=_Supporters, init=False, eq=False, repr=False)
 
     @property
     def rebalance_timeout(self) -> float:
@@ -85,8 +127,13 @@ class ClassicState:
 
     def common(self, but: str = "") -> set[str]:
         """The protocols that all members support, leaving one member out."""
-        sets = [{p.name for p in each.protocols} for each in self.members.values() if each.member_id != but]
-        return set.intersection(*sets) if sets else set()
+        one = next((each for each in self.members.values() if each.member_id != but), None)
+        if one is None:
+            return set()
+        counts, out = self._supporters.follow(self.members), self.members.get(but)
+        left_out = _names(out.protocols) if out is not None else set()
+        all_others = len(self.members) - (out is not None)
+        return {name for name in _names(one.protocols) if counts[name] - (name in left_out) == all_others}
 
     @classmethod
     def of(cls, group: str, value: ClassicGroupValue) -> ClassicState:
