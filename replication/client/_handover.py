@@ -204,6 +204,8 @@ class Handover:
         self._producer = producer
         self._kind = kind
         self._queue = (RecordQueue if _joining is None else _joining.RecordQueue)(_HANDOVER_BYTES)
+        self._is_open = False
+        """Whether there is an `entrance`, if there can be one."""
         self._space = threading.Condition()
         self._moved = trio.Event()
         self._waits = False
@@ -238,7 +240,7 @@ class Handover:
                 # Nobody comes: whoever is next must hear of it, too.
                 self._queue.moving = False
                 raise
-        if self.entrance is None:
+        if not self._is_open:
             self._open_entrance()
         return said != FULL
 
@@ -246,6 +248,7 @@ class Handover:
         self._portal.post(self._begin_moving)
 
     def _open_entrance(self) -> None:
+        self._is_open = True
         if _joining is None:
             return
         producer = self._producer()
