@@ -57,6 +57,11 @@ def spring(folder: Path) -> Command:
     return Java(classpath).command(str(HERE / "spring" / "Spring.java")), {}
 
 
+def streams(folder: Path) -> Command:
+    classpath = resolve(HERE / "streams" / "pom.xml", online=True)
+    return Java(classpath).command(str(HERE / "streams" / "Streams.java")), {}
+
+
 def go(name: str, folder: Path) -> Command:
     built = folder / name
     _run(["go", "build", "-mod=mod", "-o", str(built), f"./{name}"], cwd=_copied("go", folder))
@@ -115,6 +120,7 @@ CLIENTS = {
     for each in (
         *_java_clients(),
         Client("spring", "3.3.10 (kafka-clients 3.8.1)", "mvn", spring),
+        Client("streams", "4.1.0", "mvn", streams),
         Client("spark", "4.2.0 (kafka-clients 3.9.2)", "mvn", spark),
         Client(
             "librdkafka-old",
