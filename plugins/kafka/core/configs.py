@@ -85,6 +85,13 @@ _FIELDS = {
     for field in attrs.fields(TopicConfig)
     if field.name != "unclean_leader_election"
 }
+_KAFKAS_NAMES = {
+    **{field: name for name, field in _FIELDS.items()},
+    **{limit: name for name, limit in THROTTLES.items()},
+    "unclean_leader_election": UNCLEAN_POLICY,
+}
+_QUOTED_OR_NAME = re.compile(rf"'[^']*'|\"[^\"]*\"|\b(?:{'|'.join(_KAFKAS_NAMES)})\b")
+"""Quoted values and names of topics stay as they are, even if they contain the name of a setting."""
 
 
 def described(config: TopicConfig) -> list[Setting]:
@@ -163,6 +170,11 @@ def _value(name: str, field: str, text: str) -> Value:
     if isinstance(default, int) and not -_MOST <= int(text) <= _MOST:
         raise ConfigError(f"{name}={text}: use a number of 64 bits")
     return type(default)(text)
+
+
+def in_kafkas_names(text: str) -> str:
+    """What the controller says of settings, with the names that Kafka's clients know."""
+    return _QUOTED_OR_NAME.sub(lambda found: _KAFKAS_NAMES.get(found[0], found[0]), text)
 
 
 def throttle(name: str, text: str | None) -> tuple[str, int | None]:

@@ -293,12 +293,15 @@ async def _throttle(
             entity_type=NODE, name=wanted.resource_name, limits=limits, remove=remove
         )
         changed(asked, None)
-    except (configs.ConfigError, TopicError) as error:
+    except configs.ConfigError as error:
         told.error_code, told.error_message = ErrorCode.INVALID_CONFIG, str(error)
+        return
+    except TopicError as error:
+        told.error_code, told.error_message = error.code, configs.in_kafkas_names(error.message)
         return
     if not validate_only:
         done = await ask(client, asked, until, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
-        told.error_code, told.error_message = done.error, done.message or None
+        told.error_code, told.error_message = done.error, configs.in_kafkas_names(done.message) or None
 
 
 def _increments(client: Client, wanted: Struct) -> _Change:
@@ -367,10 +370,10 @@ async def _apply(
                 internal_topics.check_change(name, asked)
             topic_changes.plan(asked, topic, client.view, _policies())
         except TopicError as error:
-            told.error_code, told.error_message = error.code, str(error)
+            told.error_code, told.error_message = error.code, configs.in_kafkas_names(error.message)
         return
     done = await ask(client, asked, until)
-    told.error_code, told.error_message = done.error, done.message or None
+    told.error_code, told.error_message = done.error, configs.in_kafkas_names(done.message) or None
 
 
 @cache

@@ -147,7 +147,7 @@ async def _create(client: Client, wanted: Struct, until: float, *, validate_only
         until,
     )
     if made.error:
-        return _not_created(name, made.error, made.message)
+        return _not_created(name, made.error, configs.in_kafkas_names(made.message))
     if validate_only:
         return _made(name, "", partitions, factor, TopicConfig(**given))  # type: ignore[arg-type]
     with suppress(MetadataError):  # it is made: what is told of it is what was asked for

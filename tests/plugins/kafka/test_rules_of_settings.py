@@ -19,6 +19,7 @@ from .wire_client import WireClient
 
 Alter, Increments = message("AlterConfigsRequest"), message("IncrementalAlterConfigsRequest")
 Described, Find = message("DescribeConfigsRequest"), message("FindCoordinatorRequest")
+Create = message("CreateTopicsRequest")
 TOPIC, BROKER, LOGGER = 2, 4, 8
 SET, DELETE, APPEND, SUBTRACT = range(4)
 RATE = "leader.replication.throttled.rate"
@@ -158,6 +159,44 @@ async def test_a_whole_number_is_written_as_one(tmp_path: Path, value: str) -> N
         right = increments(TOPIC, "t", ("min.cleanable.dirty.ratio", SET, "2.5E-1"))
         assert await incremented(client, right) == [0]
         assert await value_of(client, "t", "min.cleanable.dirty.ratio") == "0.25"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("cleanup.policy", "compacted", "cleanup.policy='compacted': use "),
+        ("cleanup.policy", "retention_ms", "cleanup.policy='retention_ms': use "),
+        ("segment.bytes", "1", "segment.bytes=1: use "),
+        ("max.compaction.lag.ms", "1", "min.compaction.lag.ms=7 is above max.compaction.lag.ms=1"),
+        ("min.insync.replicas", "2", "min.insync.replicas=2 is more than the 1 replicas of topic 't': "),
+        ("insync.unclean.leader.election", "x", "insync.unclean.leader.election='x': use "),
+        ("insync.produce.batch.validation", "x", "insync.produce.batch.validation='x': use "),
+    ],
+)
+async def test_a_refusal_names_settings_as_kafka_does(
+    tmp_path: Path, name: str, value: str, why: str
+) -> None:
+    settings = {"min.compaction.lag.ms": "7", name: value}
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        config = [Create.CreatableTopicConfig(name=key, value=text) for key, text in settings.items()]
+        wanted = Create.CreatableTopic(name="t", num_partitions=1, replication_factor=1, configs=config)
+        (told,) = (await client.ask(Api.CREATE_TOPICS, 7, Create(topics=[wanted], timeout_ms=9000))).topics
+        assert told.error_code == ErrorCode.INVALID_CONFIG and why in told.error_message
+        await make(node)
+        ops: list[Op] = [(key, SET, text) for key, text in settings.items()]
+        for tried in (True, False):
+            asked = Increments(resources=[increments(TOPIC, "t", *ops)], validate_only=tried)
+            (told,) = (await client.ask(Api.INCREMENTAL_ALTER_CONFIGS, 1, asked)).responses
+            assert told.error_code == ErrorCode.INVALID_CONFIG and why in told.error_message
+            assert "ErrorCode" not in told.error_message
+
+
+async def test_a_refused_limit_of_a_node_has_kafkas_name(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        asked = Increments(resources=[increments(BROKER, "1", (RATE, SET, "0"))])
+        (told,) = (await client.ask(Api.INCREMENTAL_ALTER_CONFIGS, 1, asked)).responses
+        assert told.error_code == ErrorCode.INVALID_CONFIG
+        assert told.error_message.startswith(f"{RATE}=0: use ")
 
 
 async def test_a_topic_that_is_not_there_and_one_that_cannot_be(

@@ -89,7 +89,7 @@ public class Streams {
                 "replication.factor", 3, "num.stream.threads", 2, "num.standby.replicas", 1,
                 "statestore.cache.max.bytes", 0, "commit.interval.ms", 200, "repartition.purge.interval.ms", 500,
                 "state.dir", folder.toString(), "default.key.serde", Serdes.StringSerde.class,
-                "default.value.serde", Serdes.StringSerde.class, "session.timeout.ms", 20000,
+                "default.value.serde", Serdes.StringSerde.class, "session.timeout.ms", 6000, "heartbeat.interval.ms", 1500,
                 "consumer.auto.offset.reset", "earliest");
             streams = new KafkaStreams(topology(name, poison, failed), told);
             streams.setUncaughtExceptionHandler(error -> {
