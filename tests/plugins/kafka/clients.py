@@ -95,6 +95,11 @@ def tools(folder: Path) -> Command:
     return [*command, resolve(HERE / "tools.xml", online=True)], {}
 
 
+def connect(folder: Path) -> Command:
+    command, _ = python("connect.py", "", folder)
+    return [*command, resolve(HERE / "connect.xml", online=True)], {}
+
+
 def spark(folder: Path) -> Command:
     from ...bench._spark_logs import connector_jars
 
@@ -121,6 +126,7 @@ CLIENTS = {
         *_java_clients(),
         Client("spring", "3.3.10 (kafka-clients 3.8.1)", "mvn", spring),
         Client("streams", "4.1.0", "mvn", streams),
+        Client("connect", "4.1.0", "mvn", connect),
         Client("spark", "4.2.0 (kafka-clients 3.9.2)", "mvn", spark),
         Client(
             "librdkafka-old",

@@ -86,7 +86,8 @@ public class Streams {
 
         Instance(String servers, String name, String guarantee, Path folder, String poison) throws Exception {
             Properties told = settings(servers, "application.id", name, "processing.guarantee", guarantee,
-                "replication.factor", 3, "num.stream.threads", 2, "num.standby.replicas", 1,
+                // -1, which is Streams' default, leaves the number to the nodes.
+                "replication.factor", guarantee.equals("at_least_once") ? -1 : 3, "num.stream.threads", 2, "num.standby.replicas", 1,
                 "statestore.cache.max.bytes", 0, "commit.interval.ms", 200, "repartition.purge.interval.ms", 500,
                 "state.dir", folder.toString(), "default.key.serde", Serdes.StringSerde.class,
                 "default.value.serde", Serdes.StringSerde.class, "session.timeout.ms", 6000, "heartbeat.interval.ms", 1500,
