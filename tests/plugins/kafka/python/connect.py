@@ -1,7 +1,7 @@
-"""Kafka Connect's distributed workers at a cluster, from file to topic to file: `connect.py CLASSPATH SERVERS NAME`.
+"""Kafka Connect's distributed workers at a cluster, from a file to a file: `connect.py CLASSPATH SERVERS NAME`.
 
-The source writes exactly once, in transactions. One of the two workers is killed, and the other continues its tasks.
-Ends with `done`.
+The source writes to the topic between them exactly once, in transactions. One of the two workers is killed, and the
+other continues its tasks. Ends with `done`.
 """
 
 from __future__ import annotations

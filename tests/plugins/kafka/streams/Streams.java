@@ -22,8 +22,9 @@ import org.apache.kafka.streams.state.*;
  */
 public class Streams {
     static final int PARTITIONS = 3, PART = 300, WORDS = 7, SECONDS = 90;
-    static final List<String> INTERNAL =
-        List.of("words-repartition", "counts-changelog", "windows-changelog");
+    /** The topics that Streams creates itself, with their cleanup policies. */
+    static final Map<String, Set<String>> INTERNAL = Map.of("words-repartition", Set.of("delete"),
+        "counts-changelog", Set.of("compact"), "windows-changelog", Set.of("compact", "delete"));
 
     static void check(boolean holds, String what) {
         if (!holds) throw new AssertionError(what);
@@ -48,7 +49,6 @@ public class Streams {
         return made;
     }
 
-    /** The word of a record, and the minute that it is counted in. */
     static String word(int number) {
         return "w" + number % WORDS;
     }
@@ -87,8 +87,9 @@ public class Streams {
         Instance(String servers, String name, String guarantee, Path folder, String poison) throws Exception {
             Properties told = settings(servers, "application.id", name, "processing.guarantee", guarantee,
                 // -1, which is Streams' default, leaves the number to the nodes.
-                "replication.factor", guarantee.equals("at_least_once") ? -1 : 3, "num.stream.threads", 2, "num.standby.replicas", 1,
-                "statestore.cache.max.bytes", 0, "commit.interval.ms", 200, "repartition.purge.interval.ms", 500,
+                "replication.factor", guarantee.equals("at_least_once") ? -1 : 3,
+                "num.stream.threads", 2, "num.standby.replicas", 1, "statestore.cache.max.bytes", 0,
+                "commit.interval.ms", 200, "repartition.purge.interval.ms", 500,
                 "state.dir", folder.toString(), "default.key.serde", Serdes.StringSerde.class,
                 "default.value.serde", Serdes.StringSerde.class, "session.timeout.ms", 6000, "heartbeat.interval.ms", 1500,
                 "consumer.auto.offset.reset", "earliest");
@@ -187,9 +188,7 @@ public class Streams {
     }
 
     static void checkInternalTopics(Admin admin, String name) throws Exception {
-        Map<String, String> policies =
-            Map.of("words-repartition", "delete", "counts-changelog", "compact", "windows-changelog", "compact,delete");
-        for (String each : INTERNAL) {
+        for (String each : INTERNAL.keySet()) {
             String topic = name + "-" + each;
             TopicDescription told = admin.describeTopics(List.of(topic)).allTopicNames().get().get(topic);
             check(told.partitions().size() == PARTITIONS, topic + ": " + told);
@@ -197,7 +196,7 @@ public class Streams {
             ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
             Config config = admin.describeConfigs(List.of(resource)).all().get().get(resource);
             String policy = config.get("cleanup.policy").value();
-            check(Set.of(policy.split(",")).equals(Set.of(policies.get(each).split(","))), topic + ": " + policy);
+            check(Set.of(policy.split(",")).equals(INTERNAL.get(each)), topic + ": " + policy);
             if (each.equals("words-repartition"))
                 check(config.get("retention.ms").value().equals("-1"), topic + ": " + config.get("retention.ms"));
         }
