@@ -57,6 +57,12 @@ def records(folder: Path) -> None:
     assert '"count":' in said and '"offsets_committed"' in said, said
     said = run("consumer.group.ConsumerGroupCommand", *BOOTSTRAP, "--describe", "--group", verified)
     assert verified in said, said
+    state = f"{verified}-counts-changelog"  # as Kafka Streams calls it
+    run("TopicCommand", *BOOTSTRAP, "--create", "--topic", state)
+    application = ("--application-id", verified, "--input-topics", verified, "--force")
+    said = run("StreamsResetter", *BOOTSTRAP, *application)
+    assert f"Topic: {verified} Partition: 0 Offset: 0" in said and f"[{state}]" in said, said
+    assert state not in run("TopicCommand", *BOOTSTRAP, "--list").split()
     said = run("consumer.group.ConsumerGroupCommand", *BOOTSTRAP, "--delete", "--group", verified)
     assert "successful" in said, said
     assert verified not in run("GroupsCommand", *BOOTSTRAP, "--list").split()
