@@ -43,7 +43,7 @@ class _Lost:
 class HandedOver:
     """One record and its outcome, now or later."""
 
-    # csrc/isr_joining.c makes these, and gives them their deliveries.
+    # csrc/isr_handing.c makes these, and gives them their deliveries.
     __slots__ = ("_callbacks", "_delivery", "_looked_at", "_lost")
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ FULL, QUEUED, FIRST, CLOSED = range(4)
 class RecordQueue:
     """Records from any number of threads for one that takes them.
 
-    Its methods take effect at once: other threads see all of what one does, or nothing. `csrc/isr_joining.c` has
+    Its methods take effect at once: other threads see all of what one does, or nothing. `csrc/isr_handing.c` has
     one without a lock, for CPython.
 
     Args:
