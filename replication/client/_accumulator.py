@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import time
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -34,6 +34,7 @@ RECORD_OVERHEAD = record_overhead_bytes(1 << 20, 1 << 20)
 """What a record without headers counts for beside its key and value."""
 _HEADER_OVERHEAD = 10
 _ANY = 1 << 62
+T = TypeVar("T")
 
 
 class Accumulator:
@@ -44,6 +45,7 @@ class Accumulator:
         "_buffer_memory",
         "_delivery_timeout",
         "_largest",
+        "_line",
         "_linger",
         "_settings",
         "_space",
@@ -78,6 +80,7 @@ class Accumulator:
         self._wake = wake
         self._topics: dict[str, TopicQueues] = {}
         self._space = trio.Event()
+        self._line = trio.StrictFIFOLock()
         self._buffer_memory = settings.buffer_memory
         self._linger = settings.linger_ms / 1000
         self._delivery_timeout = settings.delivery_timeout_ms / 1000
@@ -130,8 +133,10 @@ class Accumulator:
         partition: int | None,
         timestamp_ms: int | None,
         on_delivery: OnDelivery | None = None,
+        *,
+        in_turn: bool = False,
     ) -> Delivery | None:
-        """`try_append` for a record that does not `join` an open batch."""
+        """`try_append` for a record that does not `join` an open batch. in_turn: See `in_line`."""
         queues = self._known(topic)
         if queues is None:
             return None
@@ -149,7 +154,7 @@ class Accumulator:
             given.function("on_delivery", on_delivery)
         if size > self._largest:
             raise self._too_large(topic, size)
-        if self.waiting or self.used + size > self._settings.buffer_memory:
+        if (self.waiting and not in_turn) or self.used + size > self._settings.buffer_memory:
             return None
         queue = queues.choose(key, partition, size)
         batch = queue.open
@@ -211,8 +216,13 @@ class Accumulator:
         key: bytes | None,
         partition: int | None,
         timestamp_ms: int | None,
+        *,
+        in_turn: bool = False,
     ) -> int:
-        """Take records of one key from `values[start:stop]` into one batch; gives how many (0: no room)."""
+        """Take records of one key from `values[start:stop]` into one batch; gives how many (0: no room).
+
+        in_turn: See `in_line`.
+        """
         queues = self._topics[topic]
         if key.__class__ is not bytes and key is not None:
             key = as_bytes("key", key)
@@ -227,7 +237,7 @@ class Accumulator:
         if first_size > largest:
             raise self._too_large(topic, first_size)
         room = self._settings.buffer_memory - self.used
-        if self.waiting or first_size > room:
+        if (self.waiting and not in_turn) or first_size > room:
             return 0
         queue = queues.choose(key, partition, first_size)
         batch = queue.open
@@ -293,16 +303,21 @@ class Accumulator:
             batch.headers.extend([()] * count)
         return index
 
-    async def wait_for_space(self) -> None:
-        """Wait until some memory is free; while anybody waits, batches do not linger."""
+    async def in_line(self, attempt: Callable[[], T | None]) -> T:
+        """Wait for memory: `attempt`, to which `in_turn` has to be said, is made until it gives something.
+
+        Who comes first is served first, however much it needs: others get no memory meanwhile. While anybody waits,
+        batches do not linger.
+        """
         self.waiting += 1
         self._wake(0)
-        space = self._space
         try:
-            await space.wait()
+            async with self._line:
+                while (taken := attempt()) is None:
+                    await self._space.wait()
+                return taken
         finally:
-            if not space.is_set():
-                self.waiting -= 1
+            self.waiting -= 1
 
     def release(self, batch: Batch) -> None:
         """Give back the memory of a batch whose outcome is known."""
@@ -310,8 +325,6 @@ class Accumulator:
         while self.pending and self.pending[0].done:
             self.pending.popleft()
         if self.waiting:
-            # All who wait try again, and none of them must find that others wait: all would go on waiting.
-            self.waiting = 0
             self._space.set()
             self._space = trio.Event()
 

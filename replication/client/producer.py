@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -27,6 +28,7 @@ from .delivery import Deliveries, Delivery, OnDelivery, RecordMetadata
 from .errors import BufferFullError, InvalidArgumentError, InvalidSettingError, MetadataTimeoutError
 from .transaction_errors import TransactionStateError
 
+T = TypeVar("T")
 _log = logging.getLogger("insync.client")
 _YIELD_EVERY = 256
 _RUN_LENGTH = 4
@@ -245,11 +247,14 @@ class Producer(Client):
 
     async def _send_later(self, topic: str, *arguments: Any) -> Delivery:
         """Wait for buffer space or for metadata of the topic; takes the arguments of `try_append`."""
-        while True:
-            await self._make_room(topic)
+        if not self._accumulator.knows(topic):
+            transaction = self._accumulator.transaction
+            await self.prepare(topic)
+            self._check_same(transaction)
             delivery = self._accumulator.try_append(topic, *arguments)
             if delivery is not None:
                 return delivery
+        return await self._in_line(lambda: self._accumulator.decide(topic, *arguments, in_turn=True))
 
     def send_nowait(
         self,
@@ -382,15 +387,13 @@ class Producer(Client):
         partition: int | None,
         timestamp_ms: int | None,
     ) -> None:
+        append = self._accumulator.append_run
         while start < stop:
             if self._accumulator.unyielded >= 4 * _YIELD_EVERY:
                 await self._pause()
-            taken = self._accumulator.append_run(
-                deliveries, topic, values, start, stop, key, partition, timestamp_ms
-            )
+            run = deliveries, topic, values, start, stop, key, partition, timestamp_ms
+            taken = append(*run) or await self._in_line(partial(_or_none, append, *run))
             start += taken
-            if taken == 0:
-                await self._make_room(topic)
             self._accumulator.unyielded += taken
 
     async def _send_each(
@@ -408,9 +411,8 @@ class Producer(Client):
                 await self._pause()
             key = keys[index] if keys is not None else None
             delivery = append(topic, value, key, (), partition, timestamp_ms)
-            while delivery is None:
-                await self._make_room(topic)
-                delivery = append(topic, value, key, (), partition, timestamp_ms)
+            if delivery is None:
+                delivery = await self._send_later(topic, value, key, (), partition, timestamp_ms)
             deliveries._add(delivery._batch, delivery._index, 1)
             self._accumulator.unyielded += 1
 
@@ -425,16 +427,17 @@ class Producer(Client):
         await self._yield()
         self._check_same(transaction)
 
-    async def _make_room(self, topic: str) -> None:
+    async def _in_line(self, attempt: Callable[[], T | None]) -> T:
+        """Wait for memory; `attempt` gives None without enough of it."""
         transaction = self._accumulator.transaction
-        if not self._accumulator.knows(topic):
-            await self.prepare(topic)
-        else:
-            with trio.move_on_after(self._settings.max_block_ms / 1000) as scope:
-                await self._accumulator.wait_for_space()
-            if scope.cancelled_caught:
-                raise BufferFullError(self._full(f" for max_block_ms={self._settings.max_block_ms}"))
-        self._check_same(transaction)
+
+        def in_the_same() -> T | None:
+            self._check_same(transaction)
+            return attempt()
+
+        with trio.move_on_after(self._settings.max_block_ms / 1000):
+            return await self._accumulator.in_line(in_the_same)
+        raise BufferFullError(self._full(f" for max_block_ms={self._settings.max_block_ms}"))
 
     def _check_same(self, transaction: object) -> None:
         """Raise if what was asked for in this transaction would be sent after its end, or in another one."""
@@ -454,6 +457,10 @@ class Producer(Client):
 
 
 _SEND = Producer.send
+
+
+def _or_none(append: Callable[..., int], *run: Any) -> int | None:
+    return append(*run, in_turn=True) or None
 
 
 class Intake:

@@ -221,6 +221,41 @@ async def test_several_tasks_that_wait_for_space_all_find_some(count, autojump_c
         assert cluster.topics["t"][0].end == 1 + count + 100
 
 
+async def test_a_large_record_finds_space_beside_many_small_ones(autojump_clock):
+    """Small ones would fit into each piece that becomes free."""
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        cluster.nodes[0].script(Kind.PRODUCE, *[answer_after(0.01)] * 10_000)
+        async with Producer(cluster.urls, buffer_memory=2000, linger_ms=0, batch_size=200) as producer:
+            await producer.prepare("t")
+            async with trio.open_nursery() as nursery:
+
+                async def send_small_ones() -> None:
+                    while True:
+                        await producer.send("t", bytes(100))
+
+                for _ in range(5):
+                    nursery.start_soon(send_small_ones)
+                while producer._accumulator.waiting < 5:
+                    await trio.lowlevel.checkpoint()
+                with trio.fail_after(5):
+                    await producer.send("t", bytes(1900))
+                nursery.cancel_scope.cancel()
+
+
+async def test_those_who_wait_for_space_are_served_in_turn(autojump_clock):
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        cluster.nodes[0].script(Kind.PRODUCE, *[answer_after(0.01)] * 100)
+        async with Producer(cluster.urls, buffer_memory=1000, linger_ms=0) as producer:
+            await producer.send("t", bytes(900))
+            async with trio.open_nursery() as nursery:
+                for number, length in enumerate((800, 10, 800, 10, 900, 20)):
+                    nursery.start_soon(producer.send, "t", bytes([number]) * length)
+                    while producer._accumulator.waiting <= number:
+                        await trio.lowlevel.checkpoint()
+    values = cluster.topics["t"][0].values()
+    assert [value and value[0] for value in values[1:]] == list(range(6))
+
+
 async def test_nothing_lingers_while_somebody_waits_for_space(autojump_clock):
     async with (
         fake_cluster(nodes=1, t=1) as cluster,
