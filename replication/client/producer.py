@@ -31,6 +31,7 @@ from .transaction_errors import TransactionStateError
 T = TypeVar("T")
 _log = logging.getLogger("insync.client")
 _YIELD_EVERY = 256
+"""Records of `send` until other tasks run; four times as many where C takes them, which takes as long."""
 _RUN_LENGTH = 4
 """The average number of consecutive records with one key from which grouping them pays."""
 
@@ -87,7 +88,7 @@ class Producer(Client):
             return
         if type(self).send is not _SEND or "send" in vars(self):
             return  # somebody has another one, which is to be called
-        self._direct = _joining.Sender(joiner, self.send, self._yield, _YIELD_EVERY)
+        self._direct = _joining.Sender(joiner, self.send, self._yield, 4 * _YIELD_EVERY)
         # An attribute of this object stands before the method of its class.
         self.send = self._direct  # type: ignore[method-assign]
 
