@@ -363,7 +363,7 @@ static PyObject *entrance_call(PyObject *callable, PyObject *const *args, size_t
             Py_DECREF(begun);
             return record;
         }
-        /* Nobody comes: whoever is next must hear of it, too. */
+        /* The thread takes nothing more: the next call must fail, too. */
         self->queue->moving = 0;
     } else {
         item_clear(&item);

@@ -116,7 +116,7 @@ class Producer(Bridge[TrioProducer]):
         def make() -> Any:
             portal = client_portal(lambda: TrioProducer(bootstrap_servers, settings=self._settings))
             timeout_ms = self._settings.delivery_timeout_ms
-            self._handover = Handover(portal, portal.ready.result, timeout_ms, Delivery)
+            self._handover = Handover(portal, portal.ready.result, timeout_ms, self._delivery_class)
             self._entrance = None
             return portal
 

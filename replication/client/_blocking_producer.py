@@ -121,7 +121,7 @@ class BlockingProducer(BlockingClient[Producer]):
         self.close_seconds = self._settings.delivery_timeout_ms / 1000 + _CLOSE_MARGIN
         portal = client_portal(lambda: Producer(bootstrap_servers, settings=made))
         timeout_ms = self._settings.delivery_timeout_ms
-        self._handover = Handover(portal, portal.ready.result, timeout_ms, BlockingDelivery)
+        self._handover = Handover(portal, portal.ready.result, timeout_ms, self._delivery_class)
         super().__init__(portal)
 
     def send(

@@ -237,7 +237,7 @@ class Handover:
             try:
                 self._begin()
             except ClosedError:
-                # Nobody comes: whoever is next must hear of it, too.
+                # The thread takes nothing more: the next call must fail, too.
                 self._queue.moving = False
                 raise
         if not self._is_open:
@@ -307,7 +307,7 @@ class Handover:
     def _end(self) -> None:
         """The thread has ended: what is still here goes nowhere."""
         error = ClosedError("the producer was closed before the record was sent")
-        # Whoever found it open has queued by now; who comes later finds it closed.
+        # Threads that found it open have queued by now; later ones find it closed.
         left = self._queue.close()
         with self._space:
             self._space.notify_all()
@@ -353,7 +353,7 @@ class Handover:
 
     def _account(self, moved: int) -> bool:
         moving = self._queue.settle(moved)
-        # Whoever found no room waits by now, or looks again.
+        # A thread that found no room waits by now, or looks again.
         with self._space:
             self._space.notify_all()
         self._wake_waiters()
