@@ -25,6 +25,9 @@ class Pending:
     max_response: int
     size: int = 0
     """Bytes of the payload."""
+    flags: int = 0
+    crc: int = 0
+    """Of the payload, see `payload_of`."""
     corr: int = 0
 
     def __lt__(self, other: Pending) -> bool:
@@ -32,11 +35,19 @@ class Pending:
 
 
 class Outgoing(NamedTuple):
-    """A frame to send; `nbytes` is what of it occupies memory."""
+    """A frame to send; `nbytes` is what of it occupies memory. `is_small`: its parts, all in memory, are few bytes."""
 
     head: bytes
     parts: Sequence[Part]
     nbytes: int
+    is_small: bool = False
+
+
+def in_memory(parts: Sequence[Part]) -> int:
+    """The bytes of parts that are no ranges of files."""
+    return sum(
+        [memoryview(part).nbytes for part in parts if isinstance(part, bytes | bytearray | memoryview)]
+    )
 
 
 def size_of(parts: Sequence[Part]) -> int:
@@ -55,20 +66,19 @@ def size_of(parts: Sequence[Part]) -> int:
 
 
 def payload_of(parts: Sequence[Part]) -> tuple[int, int, int]:
-    """`size_of` and `payload_check` at once."""
+    """Bytes, flags and CRC of at least one part. File ranges have no CRC: computing it would read what sendfile
+    need not.
+
+    ValueError for a memoryview with gaps.
+    """
     if len(parts) == 1:
         part = parts[0]
+        # As most payloads are.
         if type(part) is bytes:
             return len(part), PAYLOAD_CRC, crc32c(part)
-    return size_of(parts), *payload_check(parts)
-
-
-def payload_check(parts: Sequence[Part]) -> tuple[int, int]:
-    """Flags and CRC of a payload. File ranges have none: computing it would read what sendfile need not."""
-    if not parts:
-        return 0, 0
-    if len(parts) == 1 and type(parts[0]) is bytes:
-        return PAYLOAD_CRC, crc32c(parts[0])
+        if type(part) is memoryview and part.c_contiguous:
+            return part.nbytes, PAYLOAD_CRC, crc32c(part)
+    size = size_of(parts)
     if any(map(is_range, parts)):
-        return 0, 0
-    return PAYLOAD_CRC, crc32c_of(parts)  # type: ignore[arg-type]
+        return size, 0, 0
+    return size, PAYLOAD_CRC, crc32c_of(parts)  # type: ignore[arg-type]

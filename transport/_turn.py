@@ -54,7 +54,8 @@ class Turn:
         if self._depth:
             return
         self.is_open = False
-        self.hurry()
+        if self._noted:
+            self.hurry()
 
 
 _of_this_run: trio.lowlevel.RunVar[Turn] = trio.lowlevel.RunVar("turn")

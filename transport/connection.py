@@ -412,9 +412,13 @@ class Connection:
             self._wake_writer()
             return
         pieces: list[Part] = []
-        for head, parts, _ in session.outbox:
-            pieces.append(head)
-            pieces += parts
+        for head, parts, _, is_small in session.outbox:
+            if is_small:
+                # One piece on its way out: more are looked at one by one, by everybody there.
+                pieces.append(b"".join((head, *parts)))  # type: ignore[arg-type]
+            else:
+                pieces.append(head)
+                pieces += parts
         try:
             try:
                 taken = self._inner.send_now(pieces)

@@ -82,6 +82,9 @@ class RangeRest:
 
 def after(parts: Sequence[Part], count: int) -> list[Part]:
     """The parts without their first `count` bytes."""
+    if len(parts) == 1 and type(parts[0]) is bytes and len(parts[0]) == count:
+        # As for most messages.
+        return []
     for index, part in enumerate(parts):
         if isinstance(part, bytes):
             size = len(part)

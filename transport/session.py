@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from ._outgoing import Outgoing, Pending, payload_check, payload_of, size_of
+from ._outgoing import Outgoing, Pending, in_memory, payload_of
 from .abc import Buffer, Part
 from .errors import (
     DeadlineExceeded,
@@ -34,6 +34,10 @@ from .requests import OnDone, Request, Response
 log = limited(logging.getLogger("insync.transport"))
 
 _IGNORED_FROM = 128
+_SMALL = 4 << 10
+"""Bytes of a payload that may be copied behind its head."""
+_FEW = 64
+"""Deadlines of requests that are done may be so many more than half of all."""
 _new = tuple.__new__
 """Makes a named tuple without the call of Python that its class would cost."""
 _REPLY, _REQUEST = int(FrameType.REPLY), int(FrameType.REQUEST)
@@ -101,11 +105,12 @@ class Session:
         """
         if self._ended is not None or self.goes or self.peer_goes:
             self._check_open()
-        body, size, limits = bytes(body), size_of(parts) if parts else 0, self.limits
+        body, limits = bytes(body), self.limits
+        size, flags, crc = payload_of(parts) if parts else (0, 0, 0)
         if len(body) > limits.max_body_bytes or size > limits.max_payload_bytes:
             raise self._above_limits(len(body), size)
         most = min(max_response, limits.max_payload_bytes)
-        pending = Pending(on_done, deadline, kind, body, parts, most, size)
+        pending = Pending(on_done, deadline, kind, body, parts, most, size, flags, crc)
         if deadline != math.inf:
             self._push_deadline(pending)
         if self._waiting or not self._may_send(pending):
@@ -172,7 +177,7 @@ class Session:
         head = encode_header(
             _REPLY, request.corr, flags=flags, body=body, payload_length=size, payload_crc=crc
         )
-        self._queue(head, parts)
+        self._queue(head, parts, size, flags)
 
     def fail(self, request: Request, code: int, detail: str) -> None:
         """Queue an error as the answer, if anybody waits for it."""
@@ -374,29 +379,31 @@ class Session:
         remaining = 0
         if pending.deadline != math.inf:
             remaining = min(max(1, int((pending.deadline - now) * 1000)), 0xFFFFFFFF)
-        flags, crc = payload_check(pending.parts) if pending.parts else (0, 0)
         head = encode_header(
             _REQUEST,
             corr,
             kind=pending.kind,
-            flags=flags,
+            flags=pending.flags,
             aux=remaining,
             body=pending.body,
             payload_length=pending.size,
-            payload_crc=crc,
+            payload_crc=pending.crc,
             max_response=pending.max_response,
         )
-        self._queue(head, pending.parts)
+        self._queue(head, pending.parts, pending.size, pending.flags)
         pending.body, pending.parts = b"", ()
 
-    def _queue(self, head: bytes, parts: Sequence[Part] = ()) -> None:
+    def _queue(self, head: bytes, parts: Sequence[Part] = (), size: int = 0, flags: int = 0) -> None:
+        """`size`, `flags`: of the payload, as `payload_of` returns them."""
         nbytes = len(head)
-        for part in parts:
-            if type(part) is bytes:
-                nbytes += len(part)
-            elif isinstance(part, bytearray | memoryview):
-                nbytes += memoryview(part).nbytes
-        self.outbox.append(_new(Outgoing, (head, parts, nbytes)))
+        is_small = False
+        if flags:
+            # No range of a file is among the parts: those have no CRC.
+            nbytes += size
+            is_small = size <= _SMALL
+        elif parts:
+            nbytes += in_memory(parts)
+        self.outbox.append(_new(Outgoing, (head, parts, nbytes, is_small)))
         self.outbox_bytes += nbytes
 
     def _queue_error(self, corr: int, code: int, detail: str) -> None:
@@ -426,8 +433,10 @@ class Session:
 
     def _push_deadline(self, pending: Pending) -> None:
         heapq.heappush(self._deadlines, pending)
-        in_flight = len(self._pending) + len(self._tombstones)
-        if len(self._deadlines) > 64 + 2 * (in_flight + len(self._waiting)):
+        kept = len(self._deadlines)
+        if kept > _FEW and kept > _FEW + 2 * (
+            len(self._pending) + len(self._tombstones) + len(self._waiting)
+        ):
             self._deadlines = [one for one in self._deadlines if one.on_done is not None]
             heapq.heapify(self._deadlines)
 

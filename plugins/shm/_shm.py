@@ -57,6 +57,8 @@ _RAW_BUFFER = 64 << 10
 _BYTES = int(Chunk.BYTES)
 """As a plain number: most chunks are of this type."""
 _PREFIX_SIZE = PREFIX.size
+_AFTER_PREFIX = _RAW_BUFFER - _PREFIX_SIZE
+"""All that is received with a prefix finds room in `_raw`."""
 _MOST_PENDING = 64
 """Descriptors that have come before the chunks that name them."""
 _DESCRIPTOR_SIZE = array.array("i").itemsize
@@ -105,6 +107,7 @@ class ShmStream(UnixStream):
         self._unsent = b""
         self._covered = 0
         self._raw = LazyBuffer(_RAW_BUFFER).view
+        self._prefix = bytearray(_PREFIX_SIZE)
         self._start = self._end = 0
         self._descriptors: deque[OpenFile] = deque()
         self._bytes_left = 0
@@ -154,21 +157,19 @@ class ShmStream(UnixStream):
     def send_now(self, parts: Sequence[Part]) -> int:
         if not self._has_greeted or (self._handed.by_inode and self._sweeps()):
             return 0
-        total = 0
-        has_ranges = False
-        for part in parts:
-            if isinstance(part, bytes):
-                total += len(part)
-            else:
-                total += _size(part)
-                has_ranges = has_ranges or is_range(part)
-        if has_ranges:
-            with_ranges = self._wire_of(parts, total)
-            if with_ranges is None:
-                return 0
-            wire = with_ranges
+        if len(parts) == 1 and type(parts[0]) is bytes:
+            # As for most messages.
+            total = len(parts[0])
+            wire = PREFIX.pack(_BYTES, 0, total) + parts[0]
         else:
-            wire = b"".join((PREFIX.pack(_BYTES, 0, total), *parts))  # type: ignore[arg-type]
+            total = sum(map(_size, parts))
+            if any(map(is_range, parts)):
+                with_ranges = self._wire_of(parts, total)
+                if with_ranges is None:
+                    return 0
+                wire = with_ranges
+            else:
+                wire = b"".join((PREFIX.pack(_BYTES, 0, total), *parts))  # type: ignore[arg-type]
         count = self.try_send(wire)
         if count == len(wire):
             return total
@@ -300,20 +301,9 @@ class ShmStream(UnixStream):
             return NOT_NOW
         if not self._bytes_left:
             if self._start == self._end:
-                count = self.take_now(self._receive_message, self._raw)
-                if count <= 0:
-                    return count
-                self._start, self._end = 0, count
-            start = self._start
-            kind = 0
-            if self._end - start >= _PREFIX_SIZE:
-                kind, _, length = PREFIX.unpack_from(self._raw, start)
-            if kind == _BYTES:
-                # As `_next_chunk` takes it: almost every message begins so.
-                self._start, self._bytes_left = start + _PREFIX_SIZE, length
-            elif not self._next_chunk():
-                return NOT_NOW
-            if not self._bytes_left:
+                count = self.take_now(self._receive_chunk, buffer)
+                return count if count <= 0 else self._begin_chunk(buffer, count)
+            if not self._next_chunk() or not self._bytes_left:
                 return NOT_NOW
         with buffer[: self._bytes_left] as target:
             there = self._end - self._start
@@ -329,6 +319,36 @@ class ShmStream(UnixStream):
                     return count
         self._bytes_left -= count
         return count
+
+    def _receive_chunk(self, buffer: memoryview) -> int:
+        """Receive a chunk's beginning to `_prefix`, and what follows it straight to where it mostly belongs."""
+        count, ancillary, flags, _ = self.socket.recvmsg_into(
+            (self._prefix, buffer[:_AFTER_PREFIX]), _SPACE, _RECEIVE_FLAGS
+        )
+        if ancillary or flags & _CUT_RIGHTS:
+            self._keep_descriptors(ancillary, flags)
+        return count
+
+    def _begin_chunk(self, buffer: memoryview, count: int) -> int:
+        """Judge `count` bytes of `_receive_chunk`; returns what `receive_now` does."""
+        kind, _, length = PREFIX.unpack(self._prefix)
+        behind = count - _PREFIX_SIZE
+        if behind == _AFTER_PREFIX:
+            # `take_now` has compared with the size of the buffer, which may be larger.
+            self._drained = False
+        if kind == _BYTES and length and behind > 0:
+            # As of almost every message.
+            if behind <= length:
+                self._bytes_left = length - behind
+                return behind
+            self._start, self._end = 0, behind - length
+            self._raw[: self._end] = buffer[length:behind]
+            return length
+        self._start, self._end = 0, count
+        self._raw[:_PREFIX_SIZE] = self._prefix
+        if behind > 0:
+            self._raw[_PREFIX_SIZE:count] = buffer[:behind]
+        return NOT_NOW
 
     def set_low_water(self, at_least: int) -> None:
         """Nothing: a frame may come in several chunks, and how many bytes they are is not known."""

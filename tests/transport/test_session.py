@@ -1,9 +1,11 @@
 import math
+from array import array
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from insync.transport._kit import FileSlice
 from insync.transport._payload import bytes_payload
 from insync.transport.errors import (
     ConnectionLost,
@@ -13,7 +15,16 @@ from insync.transport.errors import (
     ProtocolError,
     RemoteError,
 )
-from insync.transport.frames import FrameType, Limits, Status, decode_frame
+from insync.transport.frames import (
+    HEADER_SIZE,
+    PAYLOAD_CRC,
+    FrameType,
+    Limits,
+    Status,
+    crc32c,
+    decode_frame,
+    decode_header,
+)
 from insync.transport.requests import Response
 from insync.transport.session import Session
 
@@ -262,3 +273,49 @@ def test_keepalive_is_answered(sides):
     one.session.ping()
     other.session.receive(one.sent()[0], 0.0)
     assert [frame.header.type for frame in other.sent()] == [FrameType.PONG]
+
+
+PART = st.one_of(
+    st.integers(0, 9000).map(bytes),
+    st.integers(0, 9000).map(bytearray),
+    st.integers(0, 2000).map(lambda count: memoryview(array("I", [7] * count))),
+    st.integers(1, 9000).map(lambda length: FileSlice(0, 0, length)),
+)
+
+
+@given(parts=st.lists(PART, max_size=4))
+def test_what_waits_to_be_sent_is_counted_and_described(parts):
+    one = Side(dialer=True).session
+    one.request(1, b"body", parts, deadline=math.inf, now=0.0, max_response=0, on_done=lambda _: None)
+    (out,) = one.outbox
+    ranges = [part for part in parts if isinstance(part, FileSlice)]
+    memory = sum(memoryview(part).nbytes for part in parts if part not in ranges)
+    header = decode_header(out.head[:HEADER_SIZE], Limits())
+    assert header.payload_length == memory + sum(part.length for part in ranges)
+    has_crc = bool(parts) and not ranges
+    assert header.flags == (PAYLOAD_CRC if has_crc else 0)
+    assert header.payload_crc == (crc32c(b"".join(map(bytes, parts))) if has_crc else 0)
+    assert one.outbox_bytes == out.nbytes == len(out.head) + memory
+    # What its link may be given in one piece.
+    assert out.is_small == (has_crc and memory <= 4096)
+
+
+@pytest.mark.parametrize("nbytes", [4096, 4097])
+def test_a_small_answer_is_said_to_be_small(nbytes, sides):
+    one, other = sides
+    one.session.request(1, b"", (), deadline=math.inf, now=0.0, max_response=9000, on_done=lambda _: None)
+    other.session.receive(one.sent()[0], 0.0)
+    other.session.reply(other.requests[0], b"", [memoryview(bytes(nbytes))])
+    (out,) = other.session.outbox
+    assert out.is_small == (nbytes == 4096)
+    assert out.nbytes == other.session.outbox_bytes == HEADER_SIZE + nbytes
+
+
+def test_deadlines_of_what_is_done_are_forgotten(sides):
+    one, other = sides
+    for _ in range(500):
+        _, answers = one.ask(timeout=10.0)
+        other.session.receive(one.sent()[0], 0.0)
+        other.session.reply(other.requests.pop(), b"", ())
+        one.session.receive(other.sent()[0], 0.0)
+        assert len(answers) == 1 and len(one.session._deadlines) <= 67
