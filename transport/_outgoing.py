@@ -35,7 +35,7 @@ class Pending:
 
 
 class Outgoing(NamedTuple):
-    """A frame to send; `nbytes` is what of it occupies memory. `is_small`: its parts, all in memory, are few bytes."""
+    """A frame to send. `nbytes`: what of it occupies memory. `is_small`: its parts are few bytes, all in memory."""
 
     head: bytes
     parts: Sequence[Part]
