@@ -148,16 +148,23 @@ class _TlsListener(TcpListener):
     def __init__(self, sock: socket.socket, contexts: _Contexts, endpoint: Endpoint) -> None:
         super().__init__(sock, CAPS, [endpoint])
         self._contexts = contexts
+        self._turns = trio.Lock()
 
     def make_stream(self, sock: socket.socket, local: Endpoint, remote: Endpoint) -> ByteStream:
-        return TlsStream(sock, self._contexts, "acceptor", local, remote)
+        return TlsStream(sock, self._contexts, "acceptor", local, remote, self._turns)
 
 
 class _QuietStream(trio.abc.Stream):
-    """trio.SocketStream, but sending to who has gone raises no SIGPIPE: that ends who does not ignore it."""
+    """trio.SocketStream, but sending to who has gone raises no SIGPIPE: that ends who does not ignore it.
 
-    def __init__(self, sock: trio.socket.SocketType) -> None:
+    turns: it hands out what it receives when it is its turn. What comes of a handshake takes up to milliseconds of
+    the loop at once, with a large key six of them: of many dialers that come together one goes on in each step of
+    the loop, and whoever is served runs in between.
+    """
+
+    def __init__(self, sock: trio.socket.SocketType, turns: trio.Lock | None) -> None:
         self._socket, self._stream = sock, trio.SocketStream(sock)
+        self.turns = turns
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         rest = memoryview(data)
@@ -175,7 +182,11 @@ class _QuietStream(trio.abc.Stream):
         await self._stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        return await self._stream.receive_some(max_bytes)
+        data = await self._stream.receive_some(max_bytes)
+        if self.turns is not None:
+            async with self.turns:
+                pass  # whoever is next goes on in the next step
+        return data
 
     async def aclose(self) -> None:
         await self._stream.aclose()
@@ -187,14 +198,20 @@ class TlsStream(ByteStream):
     caps = CAPS
 
     def __init__(
-        self, sock: socket.socket, contexts: _Contexts, side: Side, local: Endpoint, remote: Endpoint
+        self,
+        sock: socket.socket,
+        contexts: _Contexts,
+        side: Side,
+        local: Endpoint,
+        remote: Endpoint,
+        turns: trio.Lock | None = None,
     ) -> None:
+        """turns: that of all streams whose handshakes take turns."""
         self.local, self.remote = local, remote
         self._socket = trio.socket.from_stdlib_socket(sock)
         self._closed = False
-        self._tls = trio.SSLStream(
-            _QuietStream(self._socket), contexts.get(side), server_side=side == "acceptor"
-        )
+        self._below = _QuietStream(self._socket, turns)
+        self._tls = trio.SSLStream(self._below, contexts.get(side), server_side=side == "acceptor")
 
     @property
     def peer_name(self) -> str:
@@ -208,6 +225,7 @@ class TlsStream(ByteStream):
             await self._tls.do_handshake()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise self._failure(error) from error
+        self._below.turns = None
 
     async def send(self, parts: Sequence[Part]) -> None:
         self._check_open()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import socket
+import ssl
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from insync.plugins.tcp import TlsTransport
 from insync.transport import (
@@ -25,6 +28,7 @@ from insync.transport import (
 )
 from insync.transport.testing import Env, cases_for, run_case, skipped_for
 
+from ..kafka.steps import Steps
 from .certificates import DAY, Authority
 
 NODE = Identity("kit", 1, 1)
@@ -218,3 +222,61 @@ async def test_a_client_may_have_a_name(tmp_path):
         with pytest.raises(AuthError, match="not for isr://kit/7"):
             await connect(url, identity=Identity("kit", 7, 1), nursery=nursery, security=theirs)
         nursery.cancel_scope.cancel()
+
+
+async def test_of_many_handshakes_one_goes_on_in_each_step_of_the_loop(env, monkeypatch):
+    """Each takes milliseconds: whoever is served would wait for all of those that come together."""
+    steps = Steps()
+    taken: dict[ssl.SSLObject, int] = {}
+
+    class Noting(ssl.SSLObject):
+        def do_handshake(self):
+            # Once more when the answer is sent, which is nothing.
+            taken.setdefault(self, steps.count)
+            super().do_handshake()
+
+    hello, sockets = first_flight(), []
+    monkeypatch.setattr(ssl.SSLContext, "sslobject_class", Noting)
+    trio.lowlevel.add_instrument(steps)
+    try:
+        async with trio.open_nursery() as nursery:
+            host, port = split_host_port(URL.parse(await listen(nursery, env.security_for(NODE))))
+            for _ in range(20):
+                sockets.append(socket.create_connection((host, port)))
+            with trio.fail_after(30):
+                while len(taken) < len(sockets):
+                    await trio.lowlevel.checkpoint()
+                await trio.testing.wait_all_tasks_blocked()
+                taken.clear()
+                for each in sockets:
+                    each.sendall(hello)
+                while len(taken) < len(sockets):
+                    await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+    finally:
+        trio.lowlevel.remove_instrument(steps)
+        for each in sockets:
+            each.close()
+    assert len(set(taken.values())) == len(sockets)
+
+
+async def test_what_comes_after_the_handshake_waits_for_no_turn(env):
+    """Who has a turn and is paused must not keep those from reading who are in."""
+    async with trio.open_nursery() as nursery:
+        accepted = []
+        url = await listen(nursery, env.security_for(NODE), accepted)
+        me = Identity("kit", 7, 3)
+        connection = await connect(url, identity=me, nursery=nursery, security=env.security_for(me))
+        (await connection.request(1, timeout=5)).release()
+        assert accepted[0]._inner._stream._below.turns is None
+        nursery.cancel_scope.cancel()
+
+
+def first_flight():
+    """What a dialer says first."""
+    made, said = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.MemoryBIO()
+    made.check_hostname = False
+    made.verify_mode = ssl.CERT_NONE
+    with suppress(ssl.SSLWantReadError):
+        made.wrap_bio(ssl.MemoryBIO(), said).do_handshake()
+    return said.read()
