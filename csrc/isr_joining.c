@@ -291,23 +291,6 @@ PyTypeObject isr_JoinerType = {
 
 /* ---- the module ---- */
 
-Py_ssize_t isr_offset_of(PyTypeObject *type, const char *name)
-{
-    PyObject *found = PyObject_GetAttrString((PyObject *)type, name);
-    Py_ssize_t offset = -1;
-    if (found == NULL)
-        return -1;
-    if (Py_TYPE(found) == &PyMemberDescr_Type) {
-        PyMemberDef *member = ((PyMemberDescrObject *)found)->d_member;
-        if (member->type == T_OBJECT_EX)
-            offset = member->offset;
-    }
-    Py_DECREF(found);
-    if (offset < 0)
-        PyErr_Format(PyExc_TypeError, "%s.%s is no slot", type->tp_name, name);
-    return offset;
-}
-
 static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *named)
 {
     static char *names[] = {"accumulator", "queues", "topic", "queue", "batch", "delivery", "overhead", NULL};

@@ -31,7 +31,12 @@ _REPORT = "report"
 _PATIENCE = "4"
 # What is freed is kept aside for a while, but not as much of it as usual: there are tests that measure memory.
 _OPTIONS = "detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=8"
-_NATIVE = ("insync.storage._native", "insync.transport._native", "insync.replication.client._joining")
+_NATIVE = (
+    "insync.storage._native",
+    "insync.transport._native",
+    "insync.transport._framing",
+    "insync.replication.client._joining",
+)
 
 
 def build(folder: Path, crc: str) -> None:

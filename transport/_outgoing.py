@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import attrs
 
+from ._in_c import in_c
 from .abc import Part
-from .frames import PAYLOAD_CRC, crc32c, crc32c_of
+from .frames import PAYLOAD_CRC, crc32c_of
 from .ranges import is_range
 from .requests import OnDone
 
@@ -50,7 +51,8 @@ def in_memory(parts: Sequence[Part]) -> int:
     )
 
 
-def size_of(parts: Sequence[Part]) -> int:
+@in_c
+def size_of(parts: Sequence[Part], /) -> int:
     """The bytes of a payload. ValueError for a memoryview with gaps."""
     size = 0
     for part in parts:
@@ -65,20 +67,13 @@ def size_of(parts: Sequence[Part]) -> int:
     return size
 
 
-def payload_of(parts: Sequence[Part]) -> tuple[int, int, int]:
-    """Bytes, flags and CRC of at least one part. File ranges have no CRC: computing it would read what sendfile
-    need not.
+@in_c
+def payload_of(parts: Sequence[Part], /) -> tuple[int, int, int]:
+    """Bytes, flags and CRC of a payload. File ranges have no CRC: computing it would read what sendfile need not.
 
     ValueError for a memoryview with gaps.
     """
-    if len(parts) == 1:
-        part = parts[0]
-        # As most payloads are.
-        if type(part) is bytes:
-            return len(part), PAYLOAD_CRC, crc32c(part)
-        if type(part) is memoryview and part.c_contiguous:
-            return part.nbytes, PAYLOAD_CRC, crc32c(part)
     size = size_of(parts)
-    if any(map(is_range, parts)):
+    if not parts or any(map(is_range, parts)):
         return size, 0, 0
     return size, PAYLOAD_CRC, crc32c_of(parts)  # type: ignore[arg-type]

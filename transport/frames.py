@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ._in_c import in_c
 from ._native import ffi, lib
 from .errors import FrameTooLargeError, ProtocolError
 
@@ -164,6 +165,7 @@ def crc32c_of(parts: Sequence[Buffer]) -> int:
     return crc
 
 
+@in_c
 def encode_header(
     frame_type: int,
     corr: int,

@@ -9,6 +9,7 @@ from typing import TypeGuard
 import attrs
 import trio
 
+from ._in_c import in_c
 from ._native import lib
 from .abc import Buffer, FileRange, Part
 from .errors import RangeTruncated
@@ -80,11 +81,9 @@ class RangeRest:
         return self.whole.fileno()
 
 
-def after(parts: Sequence[Part], count: int) -> list[Part]:
+@in_c
+def after(parts: Sequence[Part], count: int, /) -> list[Part]:
     """The parts without their first `count` bytes."""
-    if len(parts) == 1 and type(parts[0]) is bytes and len(parts[0]) == count:
-        # As for most messages.
-        return []
     for index, part in enumerate(parts):
         if isinstance(part, bytes):
             size = len(part)

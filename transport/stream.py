@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import ClassVar
 
-import attrs
 import trio
 
+from ._incoming import FRAMES_AT_ONCE, Partial, bind, take_frames
 from ._payload import POOL, BufferPayload, EmptyPayload, bytes_payload
 from .abc import Buffer, Capabilities, Link, LinkTransport, Listener, Part, Payload
 from .buffers import KEPT, LazyBuffer
@@ -38,8 +38,6 @@ HANDOVER_FROM = 64 << 10
 LARGE_PAYLOAD = 128 << 10
 """From here on a payload is received straight into memory of its own; below it several come by one system call."""
 
-_FRAMES_AT_ONCE = 256
-"""More frames than these from one read are handed out in turns: other tasks run between them."""
 _WORTH_WAKING = 1 << 20
 """Inside a large payload the receiver sleeps until so much is there."""
 _WORTH_WAITING = 16 << 10
@@ -213,20 +211,24 @@ class _StreamListener(Listener):
         await self._listener.aclose()
 
 
-@attrs.define(slots=True, eq=False)
-class _Partial:
-    """A frame too large for the receive buffer, while it comes in."""
-
-    header: Header
-    body: bytearray
-    payload: Payload
-    missing: list[memoryview]
-    may_be_handed_over: bool = False
-    """Whether it is not known yet if the payload comes as bytes."""
-
-
 class StreamLink(Link):
     """Frames on a byte stream. Many frames are parsed from one read, and many are sent by one write."""
+
+    # csrc/isr_framing.c reads and writes these where they lie.
+    __slots__ = (
+        "_buffer",
+        "_end",
+        "_header",
+        "_is_behind",
+        "_is_held_back",
+        "_large",
+        "_missing",
+        "_next_head",
+        "_partial",
+        "_ready",
+        "_start",
+        "limits",
+    )
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
@@ -236,7 +238,7 @@ class StreamLink(Link):
         self._is_used = False
         """Whether something lay behind the first `KEPT` bytes of the buffer since they were given back."""
         self._start = self._end = 0
-        self._partial: _Partial | None = None
+        self._partial: Partial | None = None
         self._ready: list[Frame] = []
         self._rest: list[Part] = []
         self._sending = self._receiving = False
@@ -250,6 +252,7 @@ class StreamLink(Link):
         self._large = HANDOVER_FROM if self.caps.ranges == "handover" else LARGE_PAYLOAD
         self._received = 0
         self._receives_now = stream.receives_now
+        self.limits = Link.limits
 
     @property
     def received(self) -> int:
@@ -405,6 +408,9 @@ class StreamLink(Link):
 
     def _parse(self) -> list[Frame]:
         """All whole frames that are there; a large one that has begun becomes `_partial`."""
+        plain = take_frames(self)
+        if plain is not None:
+            return plain
         frames, self._ready = self._ready, []
         self._is_held_back = False
         self._missing = 0
@@ -414,7 +420,7 @@ class StreamLink(Link):
             frames.append(self._finish(self._partial))
             self._partial = None
         while self._end - self._start >= HEADER_SIZE:
-            self._is_behind = len(frames) >= _FRAMES_AT_ONCE
+            self._is_behind = len(frames) >= FRAMES_AT_ONCE
             if self._is_behind:
                 break
             start = self._start
@@ -460,7 +466,7 @@ class StreamLink(Link):
         check_parts(header, body, b"")
         return Frame(header, body, EmptyPayload())
 
-    def _begin(self, header: Header) -> _Partial:
+    def _begin(self, header: Header) -> Partial:
         """Lay out a large frame; what is in the buffer goes to its place, the rest will be received there."""
         self._start += header.size
         body = bytearray(header.body_length)
@@ -468,7 +474,7 @@ class StreamLink(Link):
         if is_last and self.caps.ranges == "handover" and header.payload_length >= HANDOVER_FROM:
             body[:] = self._buffer[self._start : self._end]
             self._start = self._end
-            return _Partial(header, body, _NO_PAYLOAD, [], may_be_handed_over=True)
+            return Partial(header, body, _NO_PAYLOAD, [], may_be_handed_over=True)
         payload = POOL.take(header.payload_length)
         missing = []
         for target in (memoryview(body), payload.view()):
@@ -477,9 +483,9 @@ class StreamLink(Link):
             self._start += there
             if there < len(target):
                 missing.append(target[there:])
-        return _Partial(header, body, payload, missing)
+        return Partial(header, body, payload, missing)
 
-    def _finish(self, partial: _Partial) -> Frame:
+    def _finish(self, partial: Partial) -> Frame:
         self._next_head = partial.header.size + partial.header.body_length
         frame = Frame(partial.header, bytes(partial.body), partial.payload)
         check_frame(frame)
@@ -500,7 +506,7 @@ class StreamLink(Link):
         else:
             self._partial.missing[0] = target[count:]
 
-    async def _ask_for_ranges(self, partial: _Partial) -> None:
+    async def _ask_for_ranges(self, partial: Partial) -> None:
         length = partial.header.payload_length
         payload = await self._stream.receive_ranges(length)
         if self._memory is None and payload is not None:
@@ -593,3 +599,6 @@ def _encode_again(frame: Frame) -> bytes:
         payload_crc=header.payload_crc,
         max_response=header.max_response,
     )
+
+
+bind(StreamLink)

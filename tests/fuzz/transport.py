@@ -1,4 +1,6 @@
-"""The transport under the fuzzer: its sender in C, and in Python everything that reads what a peer sends."""
+"""The transport under the fuzzer: its sender in C, everything in Python that reads what a peer sends, and what C
+takes of that.
+"""
 
 from __future__ import annotations
 
@@ -114,13 +116,16 @@ def frames_in(link: StreamLink) -> tuple[list[tuple[object, bytes, bytes]], str]
 
 
 def run_frames(raw: bytes) -> None:
-    """The same frames, and the same end, come out of a stream in whatever pieces it comes."""
+    """The same frames, and the same end, come out of a stream in whatever pieces it comes, and whoever takes them."""
     if len(raw) < 2:
         return
     data = repaired(raw[2:]) if raw[0] & _REPAIR else raw[2:]
     with patch.multiple(stream_, **_SMALLER):
-        whole, end = frames_in(link_of(data))
-        pieces, end_in_pieces = frames_in(link_of(data, 1 + raw[1]))
+        in_c = frames_in(link_of(data)), frames_in(link_of(data, 1 + raw[1]))
+        with patch.object(stream_, "take_frames", lambda link: None):
+            whole, end = frames_in(link_of(data))
+            pieces, end_in_pieces = frames_in(link_of(data, 1 + raw[1]))
+    assert in_c == ((whole, end), (pieces, end_in_pieces)), "C and Python differ"
     # Damage that came in one read with frames in front of it takes them along.
     both = min(len(whole), len(pieces))
     assert whole[:both] == pieces[:both], "the pieces matter"
