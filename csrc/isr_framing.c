@@ -166,8 +166,7 @@ static int held(PyObject *link, Py_buffer *buffer, long long *start, long long *
         PyErr_Clear();
         return 0;
     }
-    if (PyMemoryView_GET_BUFFER(view)->ndim == 1 && buffer->itemsize == 1 && 0 <= *start && *start <= *end &&
-        *end <= buffer->len)
+    if (PyMemoryView_GET_BUFFER(view)->ndim == 1 && buffer->itemsize == 1 && 0 <= *start && *end <= buffer->len)
         return 1;
     PyBuffer_Release(buffer);
     return 0;
