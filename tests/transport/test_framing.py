@@ -529,7 +529,6 @@ def test_nothing_leaks():
         encode_header(1, 1 << 40, body=PLAIN, max_response=1 << 40)
         _outgoing.size_of(parts)
         _outgoing.payload_of(parts)
-        _outgoing.payload_check(parts)
         ranges.after(parts, 11)
         ranges.after(parts, 1)
 
