@@ -64,8 +64,9 @@ static int all_plain(PyObject *const *args, Py_ssize_t count, PyObject *names, l
         if (which < 0 || which == BODY || !PyLong_Check(args[at]) ||
             (which == MAX_RESPONSE && !PyLong_CheckExact(args[at])))
             return 0;
+        /* -1 where it is no such number */
         values[which] = PyLong_AsLongLongAndOverflow(args[at], &overflow);
-        if (overflow || values[which] < 0 || values[which] > arguments[which].most)
+        if (values[which] < 0 || values[which] > arguments[which].most)
             return 0;
     }
     return *body == NULL || (uint64_t)PyBytes_GET_SIZE(*body) <= UINT32_MAX;

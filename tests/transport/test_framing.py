@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from insync.transport import URL, ByteStream, Capabilities, Limits, _framing, _outgoing, ranges
 from insync.transport import stream as stream_
-from insync.transport._incoming import FRAMES_AT_ONCE, Partial, take_frames
+from insync.transport._incoming import FRAMES_AT_ONCE, Partial, bind, take_frames
 from insync.transport._payload import BufferPayload, EmptyPayload
 from insync.transport.errors import EndOfLink, FrameTooLargeError, LinkBroken, ProtocolError
 from insync.transport.frames import (
@@ -45,17 +45,13 @@ def twin(function: Any) -> Callable[..., Any]:
 
 
 def bound(**other: Any) -> None:
-    """The classes of this package, or others."""
-    right = {
-        "link": StreamLink,
-        "limits": Limits,
-        "header": Header,
-        "frame": Frame,
-        "empty": EmptyPayload,
-        "payload": BufferPayload,
-        "most": FRAMES_AT_ONCE,
-    }
-    _framing.bind(**{**right, **other})
+    """Other classes than those of this package; of these, if none are given."""
+    right = {"link": StreamLink, "limits": Limits, "header": Header, "frame": Frame}
+    right |= {"empty": EmptyPayload, "payload": BufferPayload, "most": FRAMES_AT_ONCE}
+    if other:
+        _framing.bind(**{**right, **other})
+    else:
+        bind(StreamLink)
 
 
 # ---- what comes in ----

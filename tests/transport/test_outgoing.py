@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import mmap
 import struct
+import sys
 from collections.abc import Callable
 from enum import IntEnum
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from insync.transport import _outgoing, ranges
+from insync.transport import _framing, _outgoing, ranges
 from insync.transport.frames import encode_header
 
 from .test_framing import twin
@@ -23,7 +25,8 @@ class Number(IntEnum):
 
 
 class Bytes(bytes):
-    pass
+    def __len__(self) -> int:
+        return 2
 
 
 class Index:
@@ -75,6 +78,9 @@ BODIES = st.binary(max_size=5) | st.sampled_from(
 )
 @example([1, 1], {"payload_length": 2**63 - 1, "payload_crc": 2**32 - 1}, {})
 @example([1, 1], {"max_response": Plus(3)}, {})
+@example([1, 1], {}, {"frame_type": 7})
+@example([1, 1], {}, {"corr": 7})
+@example([1, 1], {}, {"body": Bytes(b"bytes")})
 def test_headers_are_the_same(places, numbers, others):
     expected = outcome(twin(encode_header), *places, **numbers, **others)
     assert outcome(encode_header, *places, **numbers, **others) == expected
@@ -148,6 +154,7 @@ SEQUENCES = FEW | FEW.map(tuple) | st.just(b"") | st.just(range(0))
 @example((LONG, b"x"))
 @example([])
 @example([b""])
+@example([Bytes(b"bytes")])
 @example([memoryview(mmap.mmap(-1, 4096))])
 def test_payloads_are_the_same(parts):
     for function in (_outgoing.size_of, _outgoing.payload_of):
@@ -160,6 +167,7 @@ def test_payloads_are_the_same(parts):
 @example([b"123", bytearray(b"45"), b""], 5)
 @example([b"123", bytearray(b"45")], 4)
 @example([], 0)
+@example([Bytes(b"bytes")], 2)
 def test_what_is_left_is_the_same(parts, count):
     assert outcome(ranges.after, parts, count) == outcome(twin(ranges.after), parts, count)
 
@@ -172,5 +180,52 @@ def test_nothing_is_held_after_a_look():
         function([array, view, Range(1)])
     array.append(1)
     view.release()
-    with pytest.raises(TypeError):
-        ranges.after([b""])  # type: ignore[call-arg]
+    for arguments in ([], [1, 2]):
+        with pytest.raises(TypeError):
+            ranges.after([b""], *arguments)  # type: ignore[call-arg]
+
+
+class Asked(Exception):
+    pass
+
+
+def alone(name: str) -> Any:
+    """The function in C, of which the twin is not to be asked."""
+
+    def asked(*args: object, **named: object) -> object:
+        raise Asked
+
+    asked.__name__ = name
+    return _framing.in_front_of(asked)
+
+
+def test_plain_arguments_need_no_python():
+    encode, parts = alone("encode_header"), [b"b", bytearray(b"a"), memoryview(b"m"), LONG[:-3]]
+    numbers = {"kind": 2**16 - 1, "kind_version": 255, "flags": 255, "aux": 2**32 - 1, "body": LONG + LONG}
+    numbers |= {"payload_length": 2**63 - 1, "payload_crc": 2**32 - 1, "max_response": (2**32 - 1) << 10}
+    assert encode(255, 2**63 - 1, **numbers) == encode_header(255, 2**63 - 1, **numbers)
+    assert encode(Number.ONE, 0) == encode_header(1, 0)
+    assert alone("size_of")([*parts, LONG]) == 2 * len(LONG)
+    assert alone("size_of")(()) == 0
+    assert alone("payload_of")(parts) == _outgoing.payload_of(parts)
+    assert alone("payload_check")(tuple(parts)) == _outgoing.payload_check(parts)
+    assert alone("after")([*parts, LONG], 2 * len(LONG)) == []
+    assert alone("after")((), 0) == []
+
+
+@pytest.mark.parametrize("name", ["payload_of", "payload_check"])
+def test_other_threads_run_while_the_crc_of_much_is_computed(name):
+    """They do where Python calls for it, by cffi."""
+    with pytest.raises(Asked):
+        alone(name)([b"x", LONG])
+
+
+def test_a_function_in_front_of_another_holds_it_only():
+    def twin(parts: object) -> object:
+        return parts
+
+    twin.__name__ = "".join(["size", "_of"])
+    counts = [sys.getrefcount(twin), sys.getrefcount(twin.__name__)]
+    for _ in range(10):
+        assert _framing.in_front_of(twin)(7) == 7
+    assert [sys.getrefcount(twin), sys.getrefcount(twin.__name__)] == counts
