@@ -477,6 +477,50 @@ def test_objects_that_are_made_are_collected():
     assert not any(isinstance(one, Header) and one.corr is header for one in gc.get_objects())
 
 
+def objects() -> int:
+    """How many there are of those that frames consist of."""
+    gc.collect()
+    kinds = (Header, Frame, EmptyPayload, BufferPayload)
+    return sum(isinstance(one, kinds) for one in gc.get_objects())
+
+
+def without_memory(action: Callable[[], object]) -> Iterator[object]:
+    """What it gives when its first allocation fails, its second, and so on, until it succeeds."""
+    control = pytest.importorskip("_testcapi", reason="this Python was installed without its own tests")
+    result: object = MemoryError
+    for number in range(100):
+        if number > 20 and result is not MemoryError:
+            return
+        control.set_nomemory(number, number + 1)
+        try:
+            result = action()
+        except MemoryError:
+            result = MemoryError
+        finally:
+            control.remove_mem_hooks()
+        yield result
+    raise AssertionError("it never succeeds")
+
+
+@pytest.mark.parametrize("rest", [b"", PLAIN[:-1]], ids=["all", "some"])
+def test_nothing_is_taken_and_nothing_held_without_memory(rest):
+    data = PLAIN + encode_header(FrameType.REPLY, 1 << 40, body=b"body") + PLAIN
+    link = link_with(data + rest)
+    alive, failed = objects(), 0
+    for found in without_memory(lambda: take_frames(link)):
+        if found is MemoryError:
+            failed += 1
+            assert (link._start, link._ready) == (0, [])
+        else:
+            taken = found if isinstance(found, list) else link._ready
+            assert (len(taken), link._start) == (3, len(data))
+            link._start, link._ready = 0, []
+    assert failed > 20
+    del found, taken
+    assert objects() == alive
+    link._buffer.release()
+
+
 def growth(action: Callable[[], object]) -> int:
     """Bytes that stay after a thousand times."""
     for _ in range(50):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from insync.transport import _framing, _outgoing, ranges
 from insync.transport.frames import encode_header
 
-from .test_framing import twin
+from .test_framing import twin, without_memory
 
 
 class Number(IntEnum):
@@ -218,6 +218,21 @@ def test_other_threads_run_while_the_crc_of_much_is_computed(name):
     """They do where Python calls for it, by cffi."""
     with pytest.raises(Asked):
         alone(name)([b"x", LONG])
+
+
+def test_nothing_is_held_without_memory():
+    array = bytearray(LONG[:-1])
+    calls = [
+        lambda: encode_header(1, 1 << 40, body=LONG),
+        lambda: _outgoing.size_of([array]),
+        lambda: _outgoing.payload_of([array]),
+        lambda: _outgoing.payload_check([array]),
+        lambda: ranges.after([array], len(array)),
+    ]
+    for call in calls:
+        results = list(without_memory(call))
+        assert MemoryError in results and results[-1] == call()
+    array.append(1)
 
 
 def test_a_function_in_front_of_another_holds_it_only():
