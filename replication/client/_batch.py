@@ -20,6 +20,7 @@ from ...storage.batch import (
     build_batch_into,
     restamp_producer,
 )
+from ..core.making import named
 from ..core.wording import counted
 from ..errors import again
 from ._buffers import LARGE, Buffers
@@ -27,6 +28,8 @@ from .delivery import Delivery, OnDelivery, RecordMetadata
 from .errors import ClientError, OutcomePendingError
 
 _log = logging.getLogger("insync.client")
+_UNDATED = array("q")
+"""The `timestamps` of a batch whose records all have one: always empty."""
 
 
 def log_unseen(what: str, error: Exception) -> None:
@@ -86,7 +89,7 @@ class Batch:
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] | None = None
         self.headers: list[Headers] | None = None
-        self.timestamps = array("q")
+        self.timestamps = _UNDATED
         """Milliseconds since 1970, of the first records; those behind them have `timestamp_ms`."""
         self.timestamp_ms = -1
         self.since = self.until = 0.0
@@ -128,10 +131,13 @@ class Batch:
         else:
             self.since = self.until = 0.0
         if timestamp_ms != self.timestamp_ms:
-            self._write_timestamps()
+            if self.values:
+                self._write_timestamps()
             self.timestamp_ms = timestamp_ms
 
     def _write_timestamps(self) -> None:
+        if self.timestamps is _UNDATED:
+            self.timestamps = array("q")
         missing = len(self.values) - len(self.timestamps)
         self.timestamps.extend(array("q", [self.timestamp_ms]) * missing)
 
@@ -197,16 +203,17 @@ class Batch:
         """The outcome is known; told once."""
         self.base_offset, self.error = base_offset, error
         self._end()
-        callbacks, self.callbacks = self.callbacks, None
-        for index, callback in callbacks or ():
-            self.tell(index, callback)
+        if self.callbacks is not None:
+            callbacks, self.callbacks = self.callbacks, None
+            for index, callback in callbacks:
+                self.tell(index, callback)
 
     def _end(self) -> None:
         self.done = True
         if self.event is not None:
             self.event.set()
-        parent, self.parent = self.parent, None
-        if parent is not None:
+        if self.parent is not None:
+            parent, self.parent = self.parent, None
             parent.undone -= 1
             if not parent.undone:
                 parent._end()
@@ -279,4 +286,4 @@ class Batch:
             )
         offset = self.base_offset + index if self.base_offset >= 0 else -1
         timestamp_ms = self.timestamps[index] if index < len(self.timestamps) else self.timestamp_ms
-        return RecordMetadata(self.topic, self.partition, offset, timestamp_ms)
+        return named(RecordMetadata, (self.topic, self.partition, offset, timestamp_ms))

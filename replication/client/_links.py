@@ -75,6 +75,9 @@ class Links:
     def nowait(self, node_id: int) -> Connection | None:
         """The open connection to a node; without one, begin to open it (not before its pause is over)."""
         link = self._link(node_id)
+        connection = link.open_connection
+        if connection is not None:
+            return connection
         self._adopt(link)
         if link.open_connection is None and not link.connecting and trio.current_time() >= link.retry_at:
             self._begin(link)

@@ -9,7 +9,7 @@ from ...storage.batch import BATCH_OVERHEAD_BYTES
 from ..core.errors import ErrorCode
 from . import _arguments as given
 from ._batch import Batch
-from ._cluster import Topic
+from ._cluster import NOBODY, Leader, Topic
 from ._murmur2 import partition_for_key
 from ._settings import Partitioner, ProducerSettings
 from ._window import SendWindow
@@ -25,17 +25,24 @@ that are on their way. Few large batches cost less than many small ones, in the 
 class PartitionQueue(SendWindow[Batch]):
     """The batches of one partition; the last of those waiting is `open` while it takes records."""
 
-    __slots__ = ("enough", "is_held_up", "open", "partition", "topic")
+    __slots__ = ("_known", "enough", "is_held_up", "open", "partition", "topic")
 
-    def __init__(self, topic: str, partition: int, settings: ProducerSettings) -> None:
+    def __init__(self, known: Topic, partition: int, settings: ProducerSettings) -> None:
         super().__init__(limit=settings.max_in_flight_requests_per_connection, sequenced=settings.idempotent)
-        self.topic = topic
+        self._known = known
+        self.topic = known.name
         self.partition = partition
         self.open: Batch | None = None
         self.enough = 0
         """At how many bytes to see whether the open batch goes on growing."""
         self.is_held_up = False
         """Its leader could not be sent anything when that was last tried."""
+
+    @property
+    def leader(self) -> Leader:
+        """As far as known, else `NOBODY`: see `Cluster.leader`."""
+        leaders = self._known.leaders
+        return leaders[self.partition] if self.partition < len(leaders) else NOBODY
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -176,6 +183,8 @@ class TopicQueues:
         leaders = self._topic.leaders
         led = [queue for queue, leader in zip(self.queues, leaders, strict=False) if leader.node_id >= 0]
         choices = led or self.queues
+        if len(choices) == 1:
+            return choices[0]
         idle = [queue for queue in choices if not queue.waiting]
         if idle:
             return self._random.choice([queue for queue in idle if not queue.in_flight] or idle)
@@ -190,6 +199,6 @@ class TopicQueues:
         return sum(max(1, (batch.size - BATCH_OVERHEAD_BYTES) // self._batch_size) for batch in queue.waiting)
 
     def _grow(self) -> None:
-        count, name = len(self._topic.leaders), self._topic.name
-        self.queues += [PartitionQueue(name, n, self._settings) for n in range(len(self.queues), count)]
+        numbers = range(len(self.queues), len(self._topic.leaders))
+        self.queues += [PartitionQueue(self._topic, n, self._settings) for n in numbers]
         self.by_key.clear()

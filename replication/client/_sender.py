@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import attrs
 import trio
@@ -15,6 +16,7 @@ from ...transport import Connection, DeadlineExceeded, NotAuthorisedError, Respo
 from .. import wire
 from ..core import messages as m
 from ..core.errors import ErrorCode
+from ..core.making import maker
 from ..core.types import SEQUENCE_MODULUS
 from ..core.wording import counted
 from ._accumulator import Accumulator
@@ -37,6 +39,7 @@ from .errors import (
 )
 
 _log = logging.getLogger("insync.client")
+_produce, _partition = maker(m.ProduceRequest), maker(m.ProducePartition)
 _NEVER = float("inf")
 _PATIENCE = 5.0
 """Seconds after which the log warns of records that are sent repeatedly, and before it warns of others."""
@@ -81,6 +84,8 @@ class Sender:
         self._muted_until: dict[int, float] = {}
         """Until when a node takes nothing from this client, because of its quota (KIP-219)."""
         self._identities = Identities(settings, cluster, nursery, self.wake)
+        self._acks = settings.wire_acks
+        self._is_idempotent = settings.idempotent
         self._linger = settings.linger_ms / 1000
         self._limit = settings.max_in_flight_requests_per_connection
         self._batch_size = min(settings.batch_size, settings.max_request_size)
@@ -138,14 +143,15 @@ class Sender:
         """Send until cancelled."""
         while True:
             # A cancel scope for each record would cost more than all that is done here. This one may end too soon.
+            due = _NEVER
             with trio.CancelScope() as alarm:
                 while True:
                     self._event = trio.Event()
                     self._armed = _NEVER
                     with self._turn:
                         self._armed = self._pump()
-                    if self._armed < alarm.deadline:
-                        alarm.deadline = self._armed
+                    if self._armed < due:
+                        alarm.deadline = due = self._armed
                     await self._event.wait()
 
     def _metadata_changed(self) -> None:
@@ -171,7 +177,7 @@ class Sender:
             if not queue.waiting:
                 del self.accumulator.active[queue]
                 continue
-            leader = self._leader(queue)
+            leader = queue.leader
             # Until that is known, batches of it may as well grow.
             queue.is_held_up = leader.node_id < 0
             at = self._sendable_at(queue, leader, now)
@@ -181,10 +187,9 @@ class Sender:
                 next_at = min(next_at, at)
         for node_id, queues in ready.items():
             next_at = min(next_at, self._send_to(node_id, queues, now))
-        return min([next_at, *(request.next_check for request in self._requests)])
-
-    def _leader(self, queue: PartitionQueue) -> Leader:
-        return self._cluster.leader(queue.topic, queue.partition)
+        for request in self._requests:
+            next_at = min(next_at, request.next_check)
+        return next_at
 
     def _sendable_at(self, queue: PartitionQueue, leader: Leader, now: float) -> float:
         """When the first waiting batch may go; never, if an event must come first that wakes us anyway."""
@@ -198,7 +203,7 @@ class Sender:
             return _NEVER
         if queue.paused_until(leader) > now:
             return queue.paused_until(leader)
-        if self._settings.idempotent and not self._identified(queue):
+        if self._is_idempotent and not self._identified(queue):
             return _NEVER
         return now
 
@@ -272,11 +277,11 @@ class Sender:
         at = self._cluster.links.retry_at(node_id)
         if at < _NEVER:
             for queue in queues:
-                self._cluster.suspect(queue.topic, queue.partition, self._leader(queue))
+                self._cluster.suspect(queue.topic, queue.partition, queue.leader)
         return at
 
     def _still_sendable(self, queue: PartitionQueue, node_id: int, now: float) -> bool:
-        leader = self._leader(queue)
+        leader = queue.leader
         return leader.node_id == node_id and self._sendable_at(queue, leader, now) <= now
 
     def _send_one(
@@ -301,7 +306,7 @@ class Sender:
         self._hand_over(connection, request)
         if self.expect is not None:
             self.expect()
-        if self._settings.wire_acks == 0 and request in self._requests:
+        if self._acks == 0 and request in self._requests:
             for _, batch in request.sent:
                 self._settle(batch, -1, None)
         return True
@@ -309,15 +314,14 @@ class Sender:
     def _hand_over(self, connection: Connection, request: _Request) -> None:
         outcome: Outcome = "absent"
         try:
-            body = self._body(request)
+            body, parts = self._message(request)
             outcome = "unknown"
             request.handle = connection.request_nowait(
                 m.Kind.PRODUCE,
                 body,
-                # A view of their own: the batch lets go of its when it is settled, though this is still on its way.
-                [memoryview(batch.data) for _, batch in request.sent if batch.data is not None],
+                parts,
                 timeout=self._settings.request_timeout_ms / 1000,
-                on_done=lambda outcome: self._answered(request, outcome),
+                on_done=partial(self._answered, request),
             )
         except TransportError as error:
             self._answered(request, error)
@@ -326,21 +330,22 @@ class Sender:
                 raise
             self._unsendable(request, error, outcome)
 
-    def _body(self, request: _Request) -> bytes:
-        return wire.encode(
-            m.ProduceRequest(
-                acks=self._settings.wire_acks,
-                client_id=self._settings.client_id,
-                transaction=self._tag,
-                timeout_ms=self._settings.request_timeout_ms,
-                partitions=[
-                    m.ProducePartition(
-                        topic=batch.topic, partition=batch.partition, size=len(batch.data or b"")
-                    )
-                    for _, batch in request.sent
-                ],
-            )
+    def _message(self, request: _Request) -> tuple[bytes, list[memoryview]]:
+        """The body, and the bytes of the batches."""
+        partitions, parts = [], []
+        for _, batch in request.sent:
+            # A view of its own: the batch lets go of its when it is settled, though this is still on its way.
+            part = memoryview(batch.data or b"")
+            parts.append(part)
+            partitions.append(_partition(topic=batch.topic, partition=batch.partition, size=len(part)))
+        message = _produce(
+            acks=self._acks,
+            client_id=self._settings.client_id,
+            transaction=self._tag,
+            timeout_ms=self._settings.request_timeout_ms,
+            partitions=partitions,
         )
+        return wire.encode(message), parts
 
     def _unsendable(self, request: _Request, error: Exception, outcome: Outcome) -> None:
         """An error of this process: no node has to do with it, and another attempt would end the same way."""
@@ -364,7 +369,7 @@ class Sender:
         if batch.data is None and not self._seal(queue, batch):
             return None
         queue.is_held_up = False
-        return queue.launch(self._leader(queue))
+        return queue.launch(queue.leader)
 
     def _as_the_topic_takes_it(self, queue: PartitionQueue, batch: Batch) -> Batch:
         """The first waiting batch, divided if the topic's limit is known to be lower than when it was gathered."""
@@ -441,7 +446,7 @@ class Sender:
             results = {}
         for queue, batch in request.sent:
             result = results.get((queue.topic, queue.partition))
-            if result is None and self._settings.wire_acks == 0:
+            if result is None and self._acks == 0:
                 result = m.ProduceResult(topic=queue.topic, partition=queue.partition, error=ErrorCode.NONE)
             self._result(queue, batch, result)
         self._repeat(request)
@@ -617,7 +622,7 @@ class Sender:
     def _trouble(self, queue: PartitionQueue, batch: Batch) -> str:
         if batch.last_error is not None:
             return f"last trouble: {batch.last_error}"
-        if self._leader(queue).node_id < 0:
+        if queue.leader.node_id < 0:
             return "the partition has no leader"
         if batch in queue.in_flight:
             return "its leader has not answered"
@@ -634,12 +639,12 @@ class Sender:
                 self._cluster.silent(request.node_id)
                 for queue, _ in request.sent:
                     self._suspect(queue)
-            if (changed or is_slow) and self._settings.idempotent and self._moved(request, now):
+            if (changed or is_slow) and self._is_idempotent and self._moved(request, now):
                 self._abandon(request)
 
     def _moved(self, request: _Request, now: float) -> bool:
         """All its partitions, or after a while any of them, are led by another node now."""
-        leaders = (self._leader(queue).node_id for queue, _ in request.sent)
+        leaders = (queue.leader.node_id for queue, _ in request.sent)
         gone = [node_id not in (-1, request.node_id) for node_id in leaders]
         return all(gone) or (any(gone) and now - request.sent_at >= MOST)
 

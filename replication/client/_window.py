@@ -207,7 +207,8 @@ class SendWindow(Generic[B]):
         self.in_flight.remove(batch)
         self.retries = 0
         self.established = True
-        self.gaps = {number for number in self.gaps if number > batch.number}
+        if self.gaps:
+            self.gaps = {number for number in self.gaps if number > batch.number}
 
     def retriable(self, batch: B, *, written: bool) -> None:
         """An attempt failed, and may succeed later; `written`: it may have reached the log nevertheless."""

@@ -76,10 +76,12 @@ class Delivery:
 
     async def _settled(self) -> None:
         """Wait until the outcome is known."""
-        batch, index = self._place()
+        batch, index = self._batch, self._index
         while not batch.done:
+            if batch.parts is not None:
+                batch, index = batch.place(index)
+                continue
             await batch.changed()
-            batch, index = batch.place(index)
 
     def _place(self) -> tuple[Batch, int]:
         """Where its record is by now: a batch that is too large is divided."""
