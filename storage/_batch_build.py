@@ -21,6 +21,8 @@ from ._columns import NO_ITEMS, Buffer, Column, Headers, encode_headers
 from ._native import ffi, lib
 from .errors import BatchTooLargeError, CorruptBatchError
 
+_RECORD_FIELDS = 36
+"""What a record's own fields take at most: 5+1+10+5+5+5+5 bytes."""
 _CRC_AT = 17
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
@@ -62,18 +64,57 @@ def build_batch(
     UnsupportedCompressionError for a codec that does not exist.
     """
     codec = codec_number(compression)
-    batch = build_batch_into(
-        bytearray,
-        keys,
-        values,
-        timestamps_ms=timestamps_ms,
-        headers=headers,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        transactional=transactional,
-    )
+    is_alone = len(values) == 1 and headers is None and (keys is None or len(keys) == 1)
+    if is_alone and isinstance(timestamps_ms, int):
+        key = None if keys is None else keys[0]
+        batch = _built_alone(
+            key, values[0], timestamps_ms, producer_id, producer_epoch, base_sequence, transactional
+        )
+    else:
+        batch = build_batch_into(
+            bytearray,
+            keys,
+            values,
+            timestamps_ms=timestamps_ms,
+            headers=headers,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            transactional=transactional,
+        )
     return _compressed(batch, codec) if codec else bytes(batch)
+
+
+def _built_alone(
+    key: bytes | None,
+    value: bytes | None,
+    timestamp_ms: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    transactional: bool,
+) -> memoryview:
+    """The batch of one record without headers, for which neither columns nor tables are made."""
+    key_length = -1 if key is None else len(key)
+    value_length = -1 if value is None else len(value)
+    capacity = BATCH_OVERHEAD_BYTES + key_length + value_length + 2 + _RECORD_FIELDS
+    out = bytearray(capacity)
+    size = lib.isr_batch_build_one(
+        ffi.from_buffer(out),
+        capacity,
+        ffi.NULL if key is None else key,
+        key_length,
+        ffi.NULL if value is None else value,
+        value_length,
+        timestamp_ms,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        TRANSACTIONAL if transactional else 0,
+    )
+    if size < 0:
+        raise _too_large(1, max(key_length, 0) + max(value_length, 0))
+    return memoryview(out)[:size]
 
 
 def build_batch_into(
@@ -94,7 +135,8 @@ def build_batch_into(
     fresh memory costs page faults, and a copy of the result another pass over it.
     """
     count = len(values)
-    if count == 0 or any(each is not None and len(each) != count for each in (keys, headers)):
+    unequal = (keys is not None and len(keys) != count) or (headers is not None and len(headers) != count)
+    if count == 0 or unequal:
         raise ValueError("a batch needs at least one record, and as many keys and headers as values")
     times = (
         array("q", [timestamps_ms]) * count if isinstance(timestamps_ms, int) else array("q", timestamps_ms)
@@ -103,8 +145,7 @@ def build_batch_into(
         raise ValueError(f"{len(times)} timestamps for {count} records")
     key, value = NO_ITEMS if keys is None else Column(keys), Column(values)
     header = NO_ITEMS if headers is None else Column([encode_headers(each) for each in headers])
-    # A record's own fields take at most 5+1+10+5+5+5+5 bytes.
-    capacity = BATCH_OVERHEAD_BYTES + key.size + value.size + header.size + 36 * count
+    capacity = BATCH_OVERHEAD_BYTES + key.size + value.size + header.size + _RECORD_FIELDS * count
     out = take(capacity)
     size = lib.isr_batch_build(
         ffi.from_buffer(out),
@@ -120,10 +161,12 @@ def build_batch_into(
         TRANSACTIONAL if transactional else 0,
     )
     if size < 0:
-        raise BatchTooLargeError(
-            f"{count} records of {key.size + value.size} bytes do not fit one record batch"
-        )
+        raise _too_large(count, key.size + value.size)
     return memoryview(out)[:size]
+
+
+def _too_large(count: int, size: int) -> BatchTooLargeError:
+    return BatchTooLargeError(f"{count} records of {size} bytes do not fit one record batch")
 
 
 def build_marker(

@@ -47,6 +47,7 @@ class Accumulator:
         "_largest",
         "_line",
         "_linger",
+        "_now",
         "_settings",
         "_space",
         "_topics",
@@ -64,7 +65,12 @@ class Accumulator:
     join: Callable[[str, bytes | None, bytes | None], Delivery | None]
     """`try_append` for a record with a value and perhaps a key: the function `join`, or its twin in C."""
 
-    def __init__(self, settings: ProducerSettings, wake: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        wake: Callable[[float], None],
+        now: Callable[[], float] = trio.current_time,
+    ) -> None:
         self.active: dict[PartitionQueue, None] = {}
         self.pending: deque[Batch] = deque()
         self.used = 0
@@ -78,6 +84,7 @@ class Accumulator:
         self.join = make_joiner(self)
         self._settings = settings
         self._wake = wake
+        self._now = now
         self._topics: dict[str, TopicQueues] = {}
         self._space = trio.Event()
         self._line = trio.StrictFIFOLock()
@@ -154,7 +161,7 @@ class Accumulator:
             given.function("on_delivery", on_delivery)
         if size > self._largest:
             raise self._too_large(topic, size)
-        if (self.waiting and not in_turn) or self.used + size > self._settings.buffer_memory:
+        if (self.waiting and not in_turn) or self.used + size > self._buffer_memory:
             return None
         queue = queues.choose(key, partition, size)
         batch = queue.open
@@ -236,7 +243,7 @@ class Accumulator:
         largest = self._largest
         if first_size > largest:
             raise self._too_large(topic, first_size)
-        room = self._settings.buffer_memory - self.used
+        room = self._buffer_memory - self.used
         if (self.waiting and not in_turn) or first_size > room:
             return 0
         queue = queues.choose(key, partition, first_size)
@@ -329,8 +336,9 @@ class Accumulator:
             self._space = trio.Event()
 
     def _new_batch(self, queues: TopicQueues, queue: PartitionQueue) -> Batch:
-        self._close(queue)
-        now = trio.current_time()
+        if queue.open is not None:
+            self._close(queue)
+        now = self._now()
         batch = queue.open = Batch(queue.topic, queue.partition, now, now + self._delivery_timeout)
         queue.enough = queues.enough
         queue.push(batch)
@@ -340,9 +348,8 @@ class Accumulator:
         return batch
 
     def _close(self, queue: PartitionQueue) -> None:
-        if queue.open is not None:
-            queue.open = None
-            self._wake(0)
+        queue.open = None
+        self._wake(0)
 
     def _too_large(self, topic: str, size: int) -> RecordTooLargeError:
         limit = self._settings.max_request_size

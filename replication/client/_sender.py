@@ -58,7 +58,9 @@ class Sender:
     """Drives the queues of one producer; `run` must run in a task."""
 
     def __init__(self, settings: ProducerSettings, cluster: Cluster, nursery: trio.Nursery) -> None:
-        self.accumulator = Accumulator(settings, self.wake)
+        self._now = trio.lowlevel.current_clock().current_time
+        """As `trio.current_time`, which looks the clock up each time."""
+        self.accumulator = Accumulator(settings, self.wake, self._now)
         self.flushing = 0
         self.fenced: ProducerFencedError | None = None
         """Set once a node has said that a newer epoch of this producer's id writes."""
@@ -163,7 +165,7 @@ class Sender:
 
     def _pump(self) -> float:
         """Send all that may be sent; gives the time at which to look again."""
-        now = trio.current_time()
+        now = self._now()
         self.fenced = self.fenced or self._identities.fenced
         if self.fenced is not None:
             self.barred = self.fenced
@@ -193,9 +195,9 @@ class Sender:
 
     def _sendable_at(self, queue: PartitionQueue, leader: Leader, now: float) -> float:
         """When the first waiting batch may go; never, if an event must come first that wakes us anyway."""
-        at = self._due_at(queue, now)
-        if at > now:
-            return at
+        due = queue.waiting[0].created + self._linger
+        if due > now and self._lingers(queue):
+            return due
         if not queue.may_send(leader):
             return _NEVER
         if leader.node_id < 0:
@@ -207,13 +209,11 @@ class Sender:
             return _NEVER
         return now
 
-    def _due_at(self, queue: PartitionQueue, now: float) -> float:
-        """Only the open batch lingers, while it is small and no flush waits."""
+    def _lingers(self, queue: PartitionQueue) -> bool:
+        """Only the open batch does, while it is small and no flush waits."""
         first = queue.waiting[0]
         hurry = self.flushing or self.accumulator.waiting
-        if hurry or first is not queue.open or first.data is not None or first.size >= self._batch_size:
-            return now
-        return first.created + self._linger
+        return not hurry and first is queue.open and first.data is None and first.size < self._batch_size
 
     def _identified(self, queue: PartitionQueue) -> bool:
         """Give the queue a producer identity under which its first batch may be sent, if there is one yet."""
@@ -419,7 +419,7 @@ class Sender:
         if isinstance(outcome, TransportError):
             self._unanswered(request, outcome)
         else:
-            self._patience.answered(trio.current_time() - request.sent_at)
+            self._patience.answered(self._now() - request.sent_at)
             with outcome:
                 self._results(request, outcome)
         if self.accumulator.active or self.fenced is not None:
@@ -596,11 +596,12 @@ class Sender:
     def _expire(self, now: float) -> float:
         """Fail what is past its delivery timeout; gives when the next one will be."""
         pending = self.accumulator.pending
-        for batch in list(pending) if pending and pending[0].deadline <= now else ():
-            if batch.deadline > now:
-                break
-            if not batch.done:
-                self._expire_batch(batch)
+        if pending and pending[0].deadline <= now:
+            for batch in list(pending):
+                if batch.deadline > now:
+                    break
+                if not batch.done:
+                    self._expire_batch(batch)
         return pending[0].deadline if pending else _NEVER
 
     def _expire_batch(self, batch: Batch) -> None:

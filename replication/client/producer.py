@@ -208,22 +208,23 @@ class Producer(Client):
 
         In all these cases, and if cancelled, the record is not sent.
         """
-        if self._closed or self._sender.barred is not None:
+        accumulator = self._accumulator
+        if self._closed or accumulator.barred is not None:
             self._check_usable()
         if self._serializers is not None:
             key, value = self._serializers.key(topic, key), self._serializers.value(topic, value)
         if partition is None and timestamp_ms is None and on_delivery is None and not headers:
             # As `try_append` does, with a call less for nearly all records.
-            delivery = self._accumulator.join(topic, value, key)
+            delivery = accumulator.join(topic, value, key)
         else:
             delivery = None
         if delivery is None:
             arguments = topic, value, key, headers, partition, timestamp_ms, on_delivery
-            delivery = self._accumulator.decide(*arguments)
+            delivery = accumulator.decide(*arguments)
             if delivery is None:
                 delivery = await self._send_later(*arguments)
-        self._accumulator.unyielded += 1
-        if self._accumulator.unyielded >= _YIELD_EVERY:
+        accumulator.unyielded += 1
+        if accumulator.unyielded >= _YIELD_EVERY:
             await self._yield()
         return delivery
 
