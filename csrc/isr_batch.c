@@ -98,6 +98,16 @@ size_t isr_batch_scan(const uint8_t *data, size_t len, size_t from, int verify, 
     return found;
 }
 
+int isr_batch_scan_one(const uint8_t *data, size_t len, int verify, isr_batch_info *out)
+{
+    size_t consumed;
+    int reason;
+    /* Of several the first would be checked twice. */
+    if (len < ISR_BATCH_HEADER || (uint64_t)get32(data + 8) + LENGTH_END != len)
+        return 0;
+    return isr_batch_scan(data, len, 0, verify, out, 1, &consumed, &reason) == 1;
+}
+
 int64_t isr_batch_search(const uint8_t *data, size_t len, size_t from, int64_t min_base, int64_t max_base,
                          int32_t min_epoch)
 {

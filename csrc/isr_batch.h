@@ -50,6 +50,9 @@ int isr_batch_check_records(const uint8_t *records, size_t len, int32_t count);
 size_t isr_batch_scan(const uint8_t *data, size_t len, size_t from, int verify, isr_batch_info *out,
                       size_t capacity, size_t *consumed, int *reason);
 
+/* Whether the data is exactly one whole batch that passes the checks; *out is its header then. */
+int isr_batch_scan_one(const uint8_t *data, size_t len, int verify, isr_batch_info *out);
+
 /* Where a whole and valid batch starts at or after data[from], with min_base <= base offset < max_base and at
  * least that leader epoch; -1 if nowhere. For judging what follows a damaged batch. */
 int64_t isr_batch_search(const uint8_t *data, size_t len, size_t from, int64_t min_base, int64_t max_base,

@@ -104,14 +104,18 @@ def crc32c(data: Buffer, crc: int = 0) -> int:
 
 def _scan(data: Buffer, verify: int) -> tuple[list[BatchInfo], int, int]:
     view = ffi.from_buffer(data)
+    size = len(view)
+    alone = ffi.new("isr_batch_info *")
+    if lib.isr_batch_scan_one(view, size, verify, alone):
+        return [_info_of(_INFO.unpack(ffi.buffer(alone)))], size, lib.ISR_OK
     # Room for as many as there can be, and one: a small batch is not worth a table of hundreds.
-    room = min(_SCAN_CHUNK, len(view) // BATCH_OVERHEAD_BYTES + 1)
+    room = min(_SCAN_CHUNK, size // BATCH_OVERHEAD_BYTES + 1)
     out = ffi.new("isr_batch_info[]", room)
     raw = ffi.buffer(out)
     consumed, reason = ffi.new("size_t *"), ffi.new("int *")
     found: list[BatchInfo] = []
     while True:
-        count = lib.isr_batch_scan(view, len(view), consumed[0], verify, out, room, consumed, reason)
+        count = lib.isr_batch_scan(view, size, consumed[0], verify, out, room, consumed, reason)
         found += map(_info_of, _INFO.iter_unpack(raw[: count * _INFO.size]))
         if count < room:
             return found, consumed[0], reason[0]

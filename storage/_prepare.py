@@ -26,10 +26,11 @@ GATHERED_BYTES = 8192
 buffers in a gathered write."""
 
 
-def stamped(data: Buffer, info: BatchInfo, base_offset: int, leader_epoch: int) -> Buffer | None:
-    """One batch with this offset and epoch; None if the bytes are not the announced batch."""
-    head = _new_head(data, 0, info, base_offset, leader_epoch)
-    return None if head is None else b"".join((head, memoryview(data)[_HEAD.size :]))
+def stamped(data: Buffer, base_offset: int, next_offset: int, leader_epoch: int) -> Buffer | None:
+    """A copy of batches, with offsets up to `next_offset` and this epoch; None if they do not have so many."""
+    copy = bytearray(data)
+    end = lib.isr_batch_stamp(ffi.from_buffer(copy), len(copy), base_offset, leader_epoch)
+    return copy if end == next_offset else None
 
 
 def _new_head(data: Buffer, start: int, info: BatchInfo, base_offset: int, leader_epoch: int) -> bytes | None:
@@ -158,8 +159,8 @@ def _buffers_of(name: str, chunk: Chunk, next_offset: int) -> list[Buffer]:
         return [chunk.data]
     if len(chunk.data) >= GATHERED_BYTES * len(chunk.batches):
         return _gathered(name, chunk, epoch)
-    copy = bytearray(chunk.data)
-    if lib.isr_batch_stamp(ffi.from_buffer(copy), len(copy), chunk.base_offset, epoch) != next_offset:
+    copy = stamped(chunk.data, chunk.base_offset, next_offset, epoch)
+    if copy is None:
         raise AppendError(_NOT_NAMED.format(name))
     return [copy]
 

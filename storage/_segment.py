@@ -25,8 +25,8 @@ from ._open_files import OPEN_FILES
 from ._opening import kind_of, make_way, open_file, remove_file
 from ._transactions import ENTRY_BYTES, TRANSACTION_INDEX_SUFFIX, AbortedTransaction, encode_index, read_index
 from .errors import CorruptBatchError, LookUpStoppedError, StorageBrokenError
-from .file_range import RangeFile, read_at
-from .log import TimestampedOffset, never
+from .file_range import FileRange, RangeFile, read_at
+from .log import ReadResult, TimestampedOffset, never
 from .settings import MAX_SEGMENT_BYTES, LogSettings
 
 LOG_SUFFIX = ".log"
@@ -71,6 +71,7 @@ class Spot(NamedTuple):
 
 
 _spot = partial(tuple.__new__, Spot)
+_range, _read = partial(tuple.__new__, FileRange), partial(tuple.__new__, ReadResult)
 
 
 class Largest(NamedTuple):
@@ -220,7 +221,9 @@ class Segment:
 
     def age_ms(self, timestamp: int) -> float:
         """How long before `timestamp` (ms) it was begun; -1 and segments without timestamps: before now."""
-        first = self.first_timestamp
+        first = self._first_timestamp
+        if first is None:
+            first = self.first_timestamp
         if first < 0 or timestamp < 0:
             return (time.monotonic() - self._begun) * 1000
         return timestamp - first
@@ -277,13 +280,13 @@ class Segment:
         others; an empty segment takes any.
         """
         position = self.end.position + pending
-        if last_offset - self.base_offset > MAX_RELATIVE or position + size > MAX_SEGMENT_BYTES:
+        if last_offset - self.base_offset > MAX_RELATIVE:
             return False
         if position == 0:
-            return True
+            return size <= MAX_SEGMENT_BYTES
         if position + size > self._settings.segment_bytes or self.index.is_full or self.time_index.is_full:
             return False
-        return self.end.position == 0 or self.age_ms(timestamp) <= self._roll_ms
+        return position == pending or self.age_ms(timestamp) <= self._roll_ms
 
     def _make_way(self, path: Path) -> None:
         what = kind_of(path)
@@ -554,6 +557,22 @@ class Segment:
         end = self.end
         recent = self._recent.slice(offset, limit_offset, max_bytes, min_one, end)
         return recent or self._find(offset, limit_offset, min(max_bytes, end.position), min_one, end)
+
+    def read_recent(self, offset: int, limit_offset: int, max_bytes: int) -> ReadResult | None:
+        """Whole batches from the one that holds `offset` on, at least one below the limit offset; None if that is
+        not found without a look at the files. `offset` is below the end.
+        """
+        end, file = self.end, self._file
+        found = self._recent.slice(offset, limit_offset, max_bytes, True, end)
+        if file is None or found is None:
+            return None
+        self._used = True
+        (position, first), (stop, next_offset) = found
+        size = stop - position
+        if size == 0:
+            return ReadResult(None, offset, offset, 0)
+        part = _range((file, position, size, self.in_memory(position, size)))
+        return _read((part, first, next_offset, size))
 
     def _find(
         self, offset: int, limit_offset: int, max_bytes: int, min_one: bool, end: Spot

@@ -241,6 +241,14 @@ class DiskLog(MaintainedLog):
         except OSError as error:
             raise log_error(error, f"cannot read {segment.path}") from error
 
+    def read_at_hand(self, offset: int, *, max_bytes: int, limit_offset: int) -> ReadResult | None:
+        # Before the segments, so that these hold all below it.
+        end = self._log_end_offset
+        segment = self._segments[-1]
+        if offset >= end or offset < segment.base_offset or offset < self._log_start_offset:
+            return None
+        return segment.read_recent(offset, min(limit_offset, end), max_bytes)
+
     def is_at_hand(self, offset: int) -> bool:
         return offset >= self._log_end_offset or self._segments[-1].is_at_hand(offset)
 
@@ -292,14 +300,14 @@ class DiskLog(MaintainedLog):
         entries = self._epochs.entries
         if not entries or entries[-1].epoch != (batch_epoch if epoch is None else epoch):
             return False
+        last_offset = end + delta
         if epoch is not None:
-            found = stamped(data, info, end, epoch)
+            found = stamped(data, end, last_offset + 1, epoch)
             if found is None:
                 return False
             data = found
         elif base != end:
             return False
-        last_offset = end + delta
         # What is found by time is records; compaction leaves batches without.
         timestamp = newest if count else -1
         try:

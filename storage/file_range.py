@@ -6,9 +6,7 @@ import _thread
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
-
-import attrs
+from typing import NamedTuple, Protocol
 
 from ._opening import open_file
 
@@ -72,8 +70,7 @@ def close_aside(fd: int) -> None:
     os.close(fd)
 
 
-@attrs.frozen(slots=True)
-class FileRange:
+class FileRange(NamedTuple):
     """`length` bytes from `offset` on of an append-only file."""
 
     file: ReadableFile

@@ -73,8 +73,7 @@ class Chunk:
     """Offsets may be missing before and between the batches after compaction (followers only)."""
 
 
-@attrs.frozen(slots=True)
-class ReadResult:
+class ReadResult(NamedTuple):
     """Whole batches of one segment. If there are none: `range` None, `size` 0, `next_offset` as requested."""
 
     range: FileRange | None
@@ -275,6 +274,10 @@ class Log(abc.ABC):
         Raises:
           OffsetOutOfRangeError: Below the log start or above the log end.
         """
+
+    def read_at_hand(self, offset: int, *, max_bytes: int, limit_offset: int) -> ReadResult | None:
+        """What `read` gives, if its batches are found without a look at the files; otherwise None."""
+        return None
 
     def is_at_hand(self, offset: int) -> bool:
         """Whether `read` from this offset probably finds its batches without waiting for the device."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
@@ -48,13 +49,13 @@ class Dialler:
         self._node = node
         self._time_due: dict[Hashable, float] = {}
         """When each leader is told this node's wall clock again."""
-        self._handles: dict[int, RequestHandle] = {}
-        """Of the questions under way."""
+        self._handles: dict[int, RequestHandle | None] = {}
+        """Of the questions under way; None while one is sent."""
         self.connections: set[Connection] = set()
         """Those that were dialled and have not ended."""
         self.obey: dict[type, Callable[[Any], None]] = {
             fx.Dial: self._dial,
-            fx.Ask: lambda effect: self.ask(effect),
+            fx.Ask: self.ask,
             fx.GiveUp: self._give_up,
             fx.HangUp: self._hang_up,
             fx.Suspect: lambda effect: node.store.suspect(effect.node, effect.reason),
@@ -125,7 +126,6 @@ class Dialler:
 
     def ask(self, effect: fx.Ask) -> None:
         """Send a request; `done` follows."""
-        done = _Done(self, effect)
         message = effect.message
         if isinstance(message, FetchRequest) and self._is_time_due(effect.connection):
             message = attrs.evolve(message, time_ms=wall_clock_ms())
@@ -137,13 +137,17 @@ class Dialler:
             # No mistake of ours: a gateway asks, with a value of the wrong type or a number beyond 64 bits.
             name = type(message).__name__
             log.warning("%s of a gateway cannot be passed on: %r", name, error)
-            done(TransportError(f"{name} cannot be passed on: {type(error).__name__}: {error}"))
+            text = f"{name} cannot be passed on: {type(error).__name__}: {error}"
+            self.done(effect, TransportError(text))
             return
-        handle = _of(effect.connection).request_nowait(
-            effect.kind, body, timeout=effect.timeout, on_done=done
+        question, connection = effect.question, effect.connection
+        assert isinstance(connection, Connection)
+        self._handles[question] = None
+        handle = connection.request_nowait(
+            effect.kind, body, timeout=effect.timeout, on_done=partial(self.done, effect)
         )
-        if not done.called:
-            self._handles[effect.question] = handle
+        if question in self._handles:
+            self._handles[question] = handle
 
     def _is_time_due(self, connection: Hashable) -> bool:
         """Whether the leader is to be told the time here: now and then, because it costs a copy of the request."""
@@ -160,10 +164,13 @@ class Dialler:
 
     @staticmethod
     def _hang_up(effect: fx.HangUp) -> None:
-        _of(effect.connection).abort(effect.reason)
+        assert isinstance(effect.connection, Connection)
+        effect.connection.abort(effect.reason)
 
     def done(self, effect: fx.Ask, outcome: Response | TransportError) -> None:
-        """Called by the connection. A mistake of ours must end the node, and not the connection alone."""
+        """Called by the connection, perhaps while it takes the request. A mistake of ours must end the node, and
+        not the connection alone.
+        """
         self._handles.pop(effect.question, None)
         try:
             if isinstance(outcome, TransportError):
@@ -204,26 +211,6 @@ class Dialler:
     def _tell(self, event: ev.Event) -> None:
         self._node.step(event)
         self._node.settle()
-
-
-class _Done:
-    """What a connection calls: at once, if the request cannot even be sent."""
-
-    __slots__ = ("_dialler", "_effect", "called")
-
-    def __init__(self, dialler: Dialler, effect: fx.Ask) -> None:
-        self._dialler = dialler
-        self._effect = effect
-        self.called = False
-
-    def __call__(self, outcome: Response | TransportError) -> None:
-        self.called = True
-        self._dialler.done(self._effect, outcome)
-
-
-def _of(connection: Hashable) -> Connection:
-    assert isinstance(connection, Connection)
-    return connection
 
 
 async def _raise(error: Exception) -> NoReturn:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ...storage import FileRange
 from ...transport import Connection, turn
 from ...transport.repeats import limited
 from ..core import messages as m
@@ -65,14 +64,17 @@ class Fetches:
         self._account(request, message, response)
         if request.throttle_ms:
             response = attrs.evolve(response, throttle_time_ms=request.throttle_ms)
-        parts: Sequence[FileRange | bytes] = effect.parts  # type: ignore[assignment]  # the log reader's own
+        parts: Sequence[Any] = effect.parts
         is_small = False
         if request.has_waited:
             # Small records that have just come go out from memory, which costs less than to read them. Whoever asks
             # for what was there already gets what the file holds: damage to it must come to light.
-            there = [part.data for part in parts]  # type: ignore[union-attr]
+            there = [part.data for part in parts]
             is_small = None not in there
-            parts = [part if data is None else data for data, part in zip(there, parts, strict=True)]
+            if is_small:
+                parts = there
+            else:
+                parts = [part if data is None else data for data, part in zip(there, parts, strict=True)]
         request.reply(response, parts)
         if is_small and message.replica_id >= 0 and isinstance(request.connection, Connection):
             # The follower begins to write while the next one's answer is made: a single record waits for both.

@@ -25,7 +25,7 @@ from ._cluster_state import ClusterState
 from ._coordination import KINDS as COORDINATION_KINDS
 from ._described import Described, describe_partition
 from ._replicas import Replicas
-from ._request_limits import problem_of, problem_of_body
+from ._request_limits import MOST_BYTES, problem_of, problem_of_body
 from ._users import Users
 from .authorisation import Authoriser
 from .operations.health import Health
@@ -92,20 +92,31 @@ class Handlers:
 
     def serve(self, request: Request) -> None:
         """Answer now or later; an invalid request is refused without further effects."""
-        if request.kind not in self._by_kind:
+        kind, body = request.kind, request.body
+        if kind not in self._by_kind:
             request.payload.release()
-            request.fail(
-                ErrorCode.INVALID_REQUEST, f"this node does not know requests of kind {request.kind}"
-            )
+            request.fail(ErrorCode.INVALID_REQUEST, f"this node does not know requests of kind {kind}")
             return
-        message, problem = None, problem_of_body(request.kind, request.body)
+        message, problem = None, ""
         try:
+            if kind in MOST_BYTES:
+                problem = problem_of_body(kind, body)
             if not problem:
-                message = wire.decode_request(request.kind, request.body)
-                problem = problem_of(request.kind, message)
+                message = wire.decode_request(kind, body)
+                problem = problem_of(kind, message)
         except wire.WireError as error:
             problem = str(error)
-        inbound = TransportInbound(request, message, self._replicas.counters, self._replicas.now)
+        replicas = self._replicas
+        inbound = TransportInbound(
+            kind,
+            message,
+            request.payload,
+            request.connection,
+            replicas.counters,
+            replicas.now,
+            request.arrived,
+        )
+        inbound.request = request
         if problem:
             request.payload.release()
             inbound.fail(ErrorCode.INVALID_REQUEST, problem)

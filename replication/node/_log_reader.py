@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...storage import CorruptBatchError, OffsetOutOfRangeError, StorageError
+from ...storage import CorruptBatchError, Log, OffsetOutOfRangeError, StorageError
 from ..core.broker.ports import COLD, Cold, LogRange, LogReadError
 from ..core.errors import ErrorCode
 from ..core.types import PartitionId
@@ -16,6 +16,16 @@ if TYPE_CHECKING:
 
 _Wanted = tuple[PartitionId, int, int, int]
 """Partition, offset, most bytes, limit."""
+
+
+def _read(opened: Log, offset: int, max_bytes: int, limit_offset: int) -> LogRange:
+    try:
+        return opened.read(offset, max_bytes=max_bytes, limit_offset=limit_offset)
+    except OffsetOutOfRangeError as error:
+        raise LogReadError(ErrorCode.OFFSET_OUT_OF_RANGE, str(error)) from error
+    except StorageError as error:
+        damaged = isinstance(error, CorruptBatchError)
+        raise LogReadError(ErrorCode.KAFKA_STORAGE_ERROR, str(error), damaged=damaged) from error
 
 
 class LogReader:
@@ -41,15 +51,11 @@ class LogReader:
             return shared[wanted]
         opened = self._node.hosts[partition].log
         assert opened is not None, f"the log of {partition} is not open"
-        if not self._node.cold_reads.is_at_hand(partition, opened, offset):
-            return COLD
-        try:
-            found = opened.read(offset, max_bytes=max_bytes, limit_offset=limit_offset)
-        except OffsetOutOfRangeError as error:
-            raise LogReadError(ErrorCode.OFFSET_OUT_OF_RANGE, str(error)) from error
-        except StorageError as error:
-            damaged = isinstance(error, CorruptBatchError)
-            raise LogReadError(ErrorCode.KAFKA_STORAGE_ERROR, str(error), damaged=damaged) from error
+        found: LogRange | None = opened.read_at_hand(offset, max_bytes=max_bytes, limit_offset=limit_offset)
+        if found is None:
+            if not self._node.cold_reads.is_at_hand(partition, opened, offset):
+                return COLD
+            found = _read(opened, offset, max_bytes, limit_offset)
         if shared is not None:
             shared[wanted] = found
         return found

@@ -131,7 +131,7 @@ class LogWriter:
         self._silent = False
         self._queue: deque[Work | _Resume | None] = deque()
         """None: end the thread when all before it is done."""
-        self._done: deque[tuple[list[Told], int]] = deque()
+        self._done: deque[tuple[Sequence[Told], int]] = deque()
         """What was done, for the event loop to tell."""
         self._handover = Handover()
         self._beside = SideWorker(
@@ -258,9 +258,7 @@ class LogWriter:
         """The common case: a single append, and nothing to be done before it. False: it is something else."""
         if not isinstance(work, AppendWork) or work.lane.held is not None:
             return False
-        told: list[Told] = []
-        self._append_run(work.lane, [work], told)
-        self._done.append((told, 1))
+        self._done.append((self._append_run(work.lane, [work]), 1))
         return True
 
     def _carry_out(self, batch: Sequence[Work | _Resume], beside: list[CallWork]) -> tuple[list[Told], int]:
@@ -290,7 +288,8 @@ class LogWriter:
                 count += 1
                 runs.setdefault(lane, []).append(work)
                 continue
-            self._append_run(lane, runs.pop(lane, []), told)
+            if lane in runs:
+                told += self._append_run(lane, runs.pop(lane))
             if work.waits:
                 lane.held = deque()
                 self._lanes_beside += 1
@@ -299,7 +298,7 @@ class LogWriter:
                 count += 1
                 self._call(work, told)
         for lane, run in runs.items():
-            self._append_run(lane, run, told)
+            told += self._append_run(lane, run)
         return told, count
 
     def _do_beside(self, work: SideWork) -> None:
@@ -326,26 +325,26 @@ class LogWriter:
         tell(self._token, self._report, error)
         self._handover.ask()
 
-    def _append_run(self, lane: Lane, run: list[AppendWork], told: list[Told]) -> None:
-        if not run:
-            return
+    def _append_run(self, lane: Lane, run: list[AppendWork]) -> Sequence[Told]:
+        """Do consecutive appends to one log; what is to be told of them."""
         if lane.broken:
-            told.extend(Call(lane, work.dropped, work.dropped) for work in run)
-            return
+            return [Call(lane, work.dropped, work.dropped) for work in run]
         assert lane.log is not None
-        self._begin()
+        self._count += 1
+        self.under_way = self._count
         try:
             lane.log.append(list(map(_chunk_of, run)))
         except StorageError as error:
-            told.extend(Call(lane, work.dropped, work.dropped) for work in run)
+            told: list[Told] = [Call(lane, work.dropped, work.dropped) for work in run]
             self._fail(lane, error, told)
-        else:
-            told += run
+            return told
         finally:
             self.under_way = 0
+        return run
 
     def _call(self, work: CallWork, told: list[Told]) -> None:
-        self._begin()
+        self._count += 1
+        self.under_way = self._count
         try:
             self._do(work, told)
         finally:
@@ -362,10 +361,6 @@ class LogWriter:
             self._fail(work.lane, error, told)
         else:
             told.append(Call(work.lane, partial(work.done, result), work.dropped))
-
-    def _begin(self) -> None:
-        self._count += 1
-        self.under_way = self._count
 
     def _fail(self, lane: Lane, error: StorageError, told: list[Told]) -> None:
         lane.broken = True

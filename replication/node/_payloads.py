@@ -54,29 +54,27 @@ class SharedPayload:
 
     def batches(self, position: int, size: int) -> Batches:
         """See `core.broker.payloads.Payload`."""
+        part = self.view[position : position + size]
         try:
-            infos = scan(self.view[position : position + size])
+            infos = scan(part)
         except CorruptBatchError as error:
             raise MalformedBatchError(str(error)) from error
-        return self._lend(position, size, infos)
+        return self._lend(position, part, infos)
 
     def produced(self, position: int, size: int) -> Batches:
         """See `core.broker.payloads.Payload`."""
         found = self.findings.get(position)
         if isinstance(found, RefusedBatchError):
             raise found
-        return self._lend(position, size, found or check_batches(self.view[position : position + size]))
+        part = self.view[position : position + size]
+        return self._lend(position, part, found or check_batches(part))
 
-    def _lend(self, position: int, size: int, infos: Sequence[BatchInfo]) -> Batches:
-        lent = self.lent[position] = Batches(self.slice(position, size), infos, self.release)
-        return lent
-
-    def slice(self, start: int, size: int) -> memoryview:
-        """`size` bytes from `start` on, for one more user."""
+    def _lend(self, position: int, part: memoryview, infos: Sequence[BatchInfo]) -> Batches:
+        """A slice, for one more user."""
         self._users += 1
-        part = self.view[start : start + size]
         self._slices.append(part)
-        return part
+        lent = self.lent[position] = Batches(part, infos, self.release)
+        return lent
 
     def let_go(self) -> None:
         """The step that read it is over: its maker is done, and so are batches that no log was asked to append."""

@@ -25,17 +25,20 @@ OF_NODES = frozenset(
 
 
 def problem_of_body(kind: int, body: bytes | memoryview) -> str:
-    """Why a body is not to be decoded; empty: it may be."""
-    most = MOST_BYTES.get(kind)
-    if most is None or len(body) <= most:
+    """Why a body of a kind in `MOST_BYTES` is not to be decoded; empty: it may be."""
+    most = MOST_BYTES[kind]
+    if len(body) <= most:
         return ""
     return f"a request of kind {kind} has {len(body)} bytes, above {most}: ask in several requests"
 
 
 def problem_of(kind: int, message: Any) -> str:
     """Why a request is not to be served; empty: it may be."""
+    lists = _LISTS.get(kind)
+    if not lists:
+        return ""
     count = 0
-    for name, within in _LISTS.get(kind, ()):
+    for name, within in lists:
         found = getattr(message, name) or ()
         count += len(found)
         for each in found if within else ():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from insync.storage import CorruptBatchError, UnsupportedCompressionError
+from insync.storage import BatchTooLargeError, CorruptBatchError, UnsupportedCompressionError, _batch_build
+from insync.storage._native import ffi, lib
 from insync.storage.batch import (
     BATCH_OVERHEAD_BYTES,
     ROW_FORMAT,
@@ -159,11 +161,52 @@ def test_no_keys_are_as_many_that_are_null(values: list, time: int) -> None:
     assert build_batch(None, values, timestamps_ms=time) == build_batch(nulls, values, timestamps_ms=time)
 
 
+@given(
+    optional_bytes,
+    optional_bytes,
+    millis,
+    st.booleans(),
+    st.tuples(st.integers(-1, 1 << 40), st.integers(-1, 1 << 14), st.integers(-1, SEQUENCE_MODULUS - 1)),
+    st.sampled_from(["none", "zstd"]),
+)
+def test_a_record_alone_is_built_as_among_columns(
+    key: bytes | None,
+    value: bytes | None,
+    time: int,
+    transactional: bool,
+    producer: tuple[int, int, int],
+    compression: Any,
+) -> None:
+    """Columns are made of what has a list of timestamps."""
+    producer_id, epoch, sequence = producer
+    named = {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": sequence}
+    options: dict[str, Any] = {**named, "transactional": transactional, "compression": compression}
+    expected = build_batch([key], [value], timestamps_ms=[time], **options)
+    assert build_batch([key], [value], timestamps_ms=time, **options) == expected
+    if key is None:
+        assert build_batch(None, [value], timestamps_ms=time, **options) == expected
+
+
+def test_a_record_alone_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = bytearray(200)
+    sizes = [(-1, 1 << 31), (1 << 31, -1)]
+    for key, value in sizes:
+        arguments = (ffi.from_buffer(out), len(out), ffi.NULL, key, ffi.NULL, value)
+        assert lib.isr_batch_build_one(*arguments, 0, -1, -1, -1, 0) == -1
+    monkeypatch.setattr(_batch_build, "_RECORD_FIELDS", -1)
+    for times in (0, [0]):
+        with pytest.raises(BatchTooLargeError, match="1 records of 7 bytes do not fit one record batch"):
+            build_batch([b"key"], [b"1234"], timestamps_ms=times)
+
+
 def test_unequal_columns_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         build_batch([], [], timestamps_ms=0)
     with pytest.raises(ValueError, match="as many"):
         build_batch([None], [b"", b""], timestamps_ms=0)
+    for keys, headers in (([], None), ([b"", b""], None), (None, []), (None, [(), ()])):
+        with pytest.raises(ValueError, match="as many"):
+            build_batch(keys, [b""], headers=headers, timestamps_ms=0)
     with pytest.raises(ValueError, match="as many"):
         build_batch(None, [b"", b""], headers=[()], timestamps_ms=0)
     with pytest.raises(ValueError, match="1 timestamps for 2"):

@@ -107,10 +107,12 @@ class LogModel(RuleBasedStateMachine):
     @rule(offset=st.integers(0, 200), max_bytes=st.integers(1, 600), limit=st.integers(0, 250))
     def read(self, offset: int, max_bytes: int, limit: int) -> None:
         if not self.start <= offset <= self.end:
+            assert self.log.read_at_hand(offset, max_bytes=max_bytes, limit_offset=limit) is None
             return
         result = self.log.read(offset, max_bytes=max_bytes, limit_offset=limit)
         if result.range is not None and result.range.data is not None:
             assert result.range.data == result.range.read_bytes()
+        assert self.log.read_at_hand(offset, max_bytes=max_bytes, limit_offset=limit) in (None, result)
         ahead = [each for each in self.batches if each[1] > offset]
         if not ahead or ahead[0][1] > limit or offset >= limit:
             assert result.range is None

@@ -24,10 +24,34 @@ def test_the_latest_batches_are_found_where_they_lie(tmp_path: Path) -> None:
     append(log, *[batch(mark=f"{number}:") for number in range(_segment._RECENT + 5)])
     for offset in range(_segment._RECENT - 5, log.log_end_offset):
         assert log.is_at_hand(offset)
-        found = log.read(offset, max_bytes=1).range
+        result = log.read(offset, max_bytes=1)
+        assert log.read_at_hand(offset, max_bytes=1, limit_offset=offset + 100) == result
+        found = result.range
         assert found is not None
         (info,) = scan(found.read_bytes())
         assert (info.base_offset, info.size_bytes) == (offset, found.length)
+    log.close()
+
+
+def test_only_what_is_found_without_a_look_at_the_files_is_at_hand(tmp_path: Path) -> None:
+    log = open_disk(tmp_path / "t-0", LARGE)
+    append(log, batch(), batch())
+    assert log.read_at_hand(1, max_bytes=1, limit_offset=2) == log.read(1, max_bytes=1)
+    assert log.read_at_hand(1, max_bytes=1, limit_offset=1) == log.read(1, max_bytes=1, limit_offset=1)
+    assert log.read_at_hand(2, max_bytes=1, limit_offset=2) is None
+    log.flush()
+    (segment,) = log._segments
+    while not segment.let_go():
+        pass
+    assert log.read_at_hand(1, max_bytes=1, limit_offset=2) is None, "its file is closed"
+    log.read(1, max_bytes=1)
+    assert log.read_at_hand(1, max_bytes=1, limit_offset=2) is not None
+    assert not segment.let_go(), "it was used"
+    log.advance_log_start_offset(1)
+    assert log.read_at_hand(0, max_bytes=1, limit_offset=2) is None, "it was deleted"
+    log.close()
+    log = open_disk(tmp_path / "t-0", LARGE, clean=True, recovery_point=2)
+    assert log.read_at_hand(1, max_bytes=1, limit_offset=2) is None, "nothing is known yet"
     log.close()
 
 

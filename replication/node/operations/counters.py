@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 
 import attrs
 
@@ -35,7 +35,7 @@ class RequestTimes:
 class Counters:
     """All since the start of the process; they only grow. Bytes are those of record batches."""
 
-    requests: dict[int, RequestTimes] = attrs.Factory(dict)
+    requests: dict[int, RequestTimes] = attrs.Factory(lambda: defaultdict(RequestTimes))
     """By kind."""
     bytes_in: Counter[str] = attrs.Factory(Counter)
     """By topic: what producers sent and the leader took."""
@@ -66,13 +66,15 @@ class Counters:
     throttled_ms: Counter[str] = attrs.Factory(Counter)
     """By limit: for how long clients were told to pause, in milliseconds."""
 
-    def answered(self, kind: int, seconds: float, *, failed: bool) -> None:
-        times = self.requests.get(kind)
-        if times is None:
-            times = self.requests[kind] = RequestTimes()
+    def answered(self, kind: int, seconds: float) -> None:
+        times = self.requests[kind]
         times.counts[bisect_left(BUCKETS, seconds)] += 1
         times.total += seconds
-        times.failed += failed
+
+    def failed(self, kind: int, seconds: float) -> None:
+        """It was answered with an error."""
+        self.answered(kind, seconds)
+        self.requests[kind].failed += 1
 
     def as_dict(self) -> dict[str, int]:
         """The sums, for those who ask over the wire."""

@@ -61,17 +61,17 @@ class Inbound(ABC):
     def reply(self, message: object, parts: Sequence[Part] = ()) -> None:
         """Answer by a message, or by the bytes of one that another node has given; `parts` follow it."""
         self.is_answered = True
-        self._counters.answered(self.kind, self._now() - self._arrived, failed=False)
+        self._counters.answered(self.kind, self._now() - self._arrived)
         self._reply(message, parts)
 
     def fail(self, code: int, detail: str) -> None:
         """See `Request.fail`."""
-        self._count(failed=True)
+        self._count_failed()
         self._fail(code, detail)
 
     def refuse(self, detail: str) -> None:
         """See `Request.refuse`."""
-        self._count(failed=True)
+        self._count_failed()
         self._refuse(detail)
 
     @abstractmethod
@@ -87,38 +87,32 @@ class Inbound(ABC):
     @abstractmethod
     def _refuse(self, detail: str) -> None: ...
 
-    def _count(self, *, failed: bool) -> None:
+    def _count_failed(self) -> None:
         self.is_answered = True
-        self._counters.answered(self.kind, self._now() - self._arrived, failed=failed)
+        self._counters.failed(self.kind, self._now() - self._arrived)
 
 
 class TransportInbound(Inbound):
-    """One that came over a transport, and is answered over it."""
+    """One that came over a transport, and is answered over it: by `request`, which the maker sets."""
 
-    __slots__ = ("_request",)
+    __slots__ = ("request",)
 
-    def __init__(
-        self, request: Request, message: object, counters: Counters, now: Callable[[], float]
-    ) -> None:
-        super().__init__(
-            request.kind, message, request.payload, request.connection, counters, now, request.arrived
-        )
-        self._request = request
+    request: Request
 
     @property
     def peer(self) -> PeerIdentity:
         """Who has proved to be at the other end."""
-        return self._request.connection.peer
+        return self.request.connection.peer
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
         """See `Request.on_cancel`."""
-        self._request.on_cancel(callback)
+        self.request.on_cancel(callback)
 
     def _reply(self, message: object, parts: Sequence[Part]) -> None:
-        self._request.reply(message if isinstance(message, bytes) else wire.encode(message), parts)
+        self.request.reply(message if isinstance(message, bytes) else wire.encode(message), parts)
 
     def _fail(self, code: int, detail: str) -> None:
-        self._request.fail(code, detail)
+        self.request.fail(code, detail)
 
     def _refuse(self, detail: str) -> None:
-        self._request.refuse(detail)
+        self.request.refuse(detail)

@@ -116,6 +116,7 @@ async def test_look_ups_hold_up_nobody_who_reads(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(_cold_reads, "LOOK_UP_TIME", 60)
         # What is not at hand is read in a thread.
         monkeypatch.setattr("insync.storage.disk_log.DiskLog.is_at_hand", lambda self, offset: False)
+        monkeypatch.setattr("insync.storage.disk_log.DiskLog.read_at_hand", lambda *at, **options: None)
         async with trio.open_nursery() as nursery:
             for _ in range(_cold_reads.THREADS + 1):
                 nursery.start_soon(ask, stranger, m.Kind.LIST_OFFSETS, by_time(5))

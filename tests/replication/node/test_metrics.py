@@ -257,7 +257,7 @@ async def test_requests_and_their_times_are_told_by_kind(tmp_path: Path) -> None
 def test_times_fall_into_the_bucket_that_ends_at_or_above_them() -> None:
     counters = Counters()
     for seconds in (0.0, BUCKETS[0], BUCKETS[0] + 1e-9, BUCKETS[-1], BUCKETS[-1] + 1):
-        counters.answered(0, seconds, failed=False)
+        counters.answered(0, seconds)
     counts = counters.requests[0].counts
     assert (counts[0], counts[1], counts[-2], counts[-1]) == (2, 1, 1, 1)
     assert counters.as_dict()["requests_produce"] == 5

@@ -18,8 +18,10 @@ def test_its_memory_is_used_again_though_slices_are_still_held() -> None:
     pool = PayloadPool()
     first = pool.take(1 << 20)
     where = first.view().obj
+    data = batch()
+    first.view()[: 2 * len(data)] = 2 * data
     shared = SharedPayload(first)
-    held = [shared.slice(0, 1000), shared.slice(1000, 1000)]
+    held = [shared.batches(at, len(data)).data for at in (0, len(data))]
     shared.release()
     shared.release()
     assert pool.take(1 << 20).view().obj is not where, "one user is not done"
@@ -60,8 +62,10 @@ def test_what_somebody_made_of_a_slice_is_never_overwritten() -> None:
     pool = PayloadPool()
     first = pool.take(1 << 20)
     where = first.view().obj
+    data = batch()
+    first.view()[: len(data)] = data
     shared = SharedPayload(first)
-    kept = shared.slice(0, 1000)[10:20]
+    kept = shared.batches(0, len(data)).data[10:20]
     shared.release()
     shared.release()
     assert pool.take(1 << 20).view().obj is not where

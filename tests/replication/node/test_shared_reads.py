@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,10 @@ ORDERS, PAYMENTS = PartitionId("orders", 0), PartitionId("payments", 0)
 class CountingLog:
     def __init__(self) -> None:
         self.reads: list[tuple[int, int, int]] = []
+        self.is_at_hand = False
+
+    def read_at_hand(self, offset: int, *, max_bytes: int, limit_offset: int) -> object:
+        return self.read(offset, max_bytes=max_bytes, limit_offset=limit_offset) if self.is_at_hand else None
 
     def read(self, offset: int, *, max_bytes: int, limit_offset: int) -> object:
         self.reads.append((offset, max_bytes, limit_offset))
@@ -40,8 +45,10 @@ def reader_of(**logs: CountingLog) -> LogReader:
     return LogReader(node)
 
 
-def test_while_parked_fetches_are_looked_at_the_same_is_read_once() -> None:
+@pytest.mark.parametrize("is_at_hand", [False, True])
+def test_while_parked_fetches_are_looked_at_the_same_is_read_once(is_at_hand: bool) -> None:
     orders, payments = CountingLog(), CountingLog()
+    orders.is_at_hand = payments.is_at_hand = is_at_hand
     reader = reader_of(orders=orders, payments=payments)
     reader.shared = {}
     first = reader.range_at(ORDERS, 5, 1000, 6)
@@ -73,11 +80,13 @@ async def test_a_record_is_read_once_for_both_followers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[int] = []
-    right = DiskLog.read
 
-    def counted(self: DiskLog, offset: int, **options: Any) -> Any:
-        reads.append(offset)
-        return right(self, offset, **options)
+    def counted(right: Callable[..., Any]) -> Callable[..., Any]:
+        def read(self: DiskLog, offset: int, **options: Any) -> Any:
+            reads.append(offset)
+            return right(self, offset, **options)
+
+        return read
 
     async with AsyncExitStack() as stack:
         nodes = [await stack.enter_async_context(Node(settings(tmp_path, n))) for n in (1, 2, 3)]
@@ -87,7 +96,8 @@ async def test_a_record_is_read_once_for_both_followers(
             await until(lambda: full_isr(admin, "t", 3))
             # An acknowledgement comes with the last follower's next fetch: from now on both wait for each record.
             await producer.send_and_wait("t", b"first")
-            monkeypatch.setattr(DiskLog, "read", counted)
+            for name in ("read", "read_at_hand"):
+                monkeypatch.setattr(DiskLog, name, counted(getattr(DiskLog, name)))
             for _ in range(5):
                 await producer.send_and_wait("t", b"x")
     assert reads == [1, 2, 3, 4, 5]
