@@ -413,14 +413,23 @@ class Segment:
         for each in times:
             self.time_index.add(*each)
 
-    def append_one(self, data: Buffer, last_offset: int, timestamp: int) -> None:
-        """`write` at the end and `added`, of one batch: that of a record which is sent alone."""
+    def append_one(self, data: Buffer, size: int, last_offset: int, timestamp: int) -> bool:
+        """`write` at the end and `added`, of one batch: that of a record which is sent alone. False, and nothing is
+        done, if the segment does not have the room.
+        """
         position, offset = self.end
-        size = len(data)
-        if size > _TAIL_BYTES or not position or self._since_entry > self._settings.index_interval_bytes:
+        end, settings = position + size, self._settings
+        if size > _TAIL_BYTES or not position or self._since_entry > settings.index_interval_bytes:
+            if not self.has_room(0, size, last_offset, timestamp):
+                return False
             self.write([data], position)
             self.added([(offset, last_offset, size, timestamp)])
-            return
+            return True
+        # As `has_room` says it of a segment that is not empty.
+        if end > settings.segment_bytes or last_offset - self.base_offset > MAX_RELATIVE:
+            return False
+        if self.index.is_full or self.time_index.is_full or self.age_ms(timestamp) > self._roll_ms:
+            return False
         self._unsynced = True
         # Held here, so that the descriptor stays open.
         file = self._file or self.file
@@ -438,7 +447,8 @@ class Segment:
         # A batch also holds the offsets that compaction took away before it.
         self._recent.add_one(offset, position)
         self._since_entry += size
-        self.end = _spot((position + size, last_offset + 1))
+        self.end = _spot((end, last_offset + 1))
+        return True
 
     def drop_unseen(self) -> None:
         """Remove bytes behind the end, which no reader was shown."""

@@ -312,10 +312,8 @@ class DiskLog(MaintainedLog):
         timestamp = newest if count else -1
         try:
             with self._writing:
-                segment = self._segments[-1]
-                if not segment.has_room(0, size, last_offset, timestamp):
+                if not self._segments[-1].append_one(data, size, last_offset, timestamp):
                     return False
-                segment.append_one(data, last_offset, timestamp)
                 self._producers.add(info, end)
                 self._log_end_offset = last_offset + 1
         except OSError as error:

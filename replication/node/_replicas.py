@@ -268,19 +268,20 @@ class Replicas:
 
     def settle(self) -> None:
         """Look at the parked fetches of every partition that has news, and ask leaders what is to be asked."""
-        if self.broker.context.is_unsettled:
+        broker = self.broker
+        if broker.context.is_unsettled:
             if not self._turn.is_open:
                 with self._turn:
                     self.settle()
                 return
             self._reader.shared = {}
             try:
-                effects = self.broker.settle(self.now())
+                effects = broker.settle(self.now())
             finally:
                 self._reader.shared = None
             for effect in effects:
                 self._obey[type(effect)](effect)
-            if self.broker.goes_on:
+            if broker.goes_on:
                 # After the connections that have something to send.
                 self._turn.note(self)
 
