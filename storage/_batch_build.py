@@ -64,37 +64,32 @@ def build_batch(
     UnsupportedCompressionError for a codec that does not exist.
     """
     codec = codec_number(compression)
-    is_alone = len(values) == 1 and headers is None and (keys is None or len(keys) == 1)
-    if is_alone and isinstance(timestamps_ms, int):
-        key = None if keys is None else keys[0]
-        batch = _built_alone(
-            key, values[0], timestamps_ms, producer_id, producer_epoch, base_sequence, transactional
-        )
-    else:
-        batch = build_batch_into(
-            bytearray,
-            keys,
-            values,
-            timestamps_ms=timestamps_ms,
-            headers=headers,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=base_sequence,
-            transactional=transactional,
-        )
+    batch = build_batch_into(
+        bytearray,
+        keys,
+        values,
+        timestamps_ms=timestamps_ms,
+        headers=headers,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        transactional=transactional,
+    )
     return _compressed(batch, codec) if codec else bytes(batch)
 
 
-def _built_alone(
+def build_record(
     key: bytes | None,
     value: bytes | None,
+    *,
     timestamp_ms: int,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequence: int,
-    transactional: bool,
-) -> memoryview:
-    """The batch of one record without headers, for which neither columns nor tables are made."""
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    compression: Compression = "none",
+) -> bytes:
+    """As `build_batch`, of one record without headers: neither columns nor tables are made for it."""
     key_length = -1 if key is None else len(key)
     value_length = -1 if value is None else len(value)
     capacity = BATCH_OVERHEAD_BYTES + key_length + value_length + 2 + _RECORD_FIELDS
@@ -114,7 +109,9 @@ def _built_alone(
     )
     if size < 0:
         raise _too_large(1, max(key_length, 0) + max(value_length, 0))
-    return memoryview(out)[:size]
+    if compression != "none":
+        return _compressed(memoryview(out)[:size], codec_number(compression))
+    return bytes(memoryview(out)[:size])
 
 
 def build_batch_into(

@@ -21,6 +21,7 @@ from ._batch_build import (
     build_batch,
     build_batch_into,
     build_marker,
+    build_record,
     record_overhead_bytes,
     restamp_producer,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "Record",
     "build_batch",
     "build_batch_into",
+    "build_record",
     "build_marker",
     "check_produced",
     "control_type",

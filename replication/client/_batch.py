@@ -18,6 +18,7 @@ from ...storage.batch import (
     Headers,
     build_batch,
     build_batch_into,
+    build_record,
     restamp_producer,
 )
 from ..core.making import named
@@ -168,24 +169,38 @@ class Batch:
     ) -> None:
         """Make the bytes, once; they stay the same however often they are sent."""
         producer_id, epoch = identity or (-1, -1)
-        if self.timestamps:
-            self._write_timestamps()
-        build: Callable[..., bytes | memoryview]
-        if compression == "none" and self.size >= LARGE:
-            build = partial(build_batch_into, buffers.take)
+        keys, values = self.keys, self.values
+        large = compression == "none" and self.size >= LARGE
+        if len(values) == 1 and self.headers is None and not self.timestamps and not large:
+            self.data = build_record(
+                None if keys is None else keys[0],
+                values[0],
+                timestamp_ms=self.timestamp_ms,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=sequence,
+                transactional=transactional,
+                compression=compression,
+            )
         else:
-            build = partial(build_batch, compression=compression)
-        self.data = build(
-            self.keys,
-            self.values,
-            timestamps_ms=self.timestamps or self.timestamp_ms,
-            headers=self.headers,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            base_sequence=sequence,
-            transactional=transactional,
-        )
-        self.sealed = len(self.values)
+            if self.timestamps:
+                self._write_timestamps()
+            build: Callable[..., bytes | memoryview]
+            if large:
+                build = partial(build_batch_into, buffers.take)
+            else:
+                build = partial(build_batch, compression=compression)
+            self.data = build(
+                keys,
+                values,
+                timestamps_ms=self.timestamps or self.timestamp_ms,
+                headers=self.headers,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=sequence,
+                transactional=transactional,
+            )
+        self.sealed = len(values)
         self.keys, self.values, self.headers = None, [], None
 
     def let_go(self, buffers: Buffers) -> None:

@@ -180,11 +180,11 @@ class TopicQueues:
 
         Of those with nothing waiting, one with nothing on its way either: a few batches then go to many partitions.
         """
+        if len(self.queues) == 1:
+            return self.queues[0]
         leaders = self._topic.leaders
         led = [queue for queue, leader in zip(self.queues, leaders, strict=False) if leader.node_id >= 0]
         choices = led or self.queues
-        if len(choices) == 1:
-            return choices[0]
         idle = [queue for queue in choices if not queue.waiting]
         if idle:
             return self._random.choice([queue for queue in idle if not queue.in_flight] or idle)

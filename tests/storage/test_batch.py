@@ -18,6 +18,7 @@ from insync.storage.batch import (
     BatchInfo,
     Record,
     build_batch,
+    build_record,
     crc32c,
     decode_columns,
     find_batch,
@@ -177,26 +178,29 @@ def test_a_record_alone_is_built_as_among_columns(
     producer: tuple[int, int, int],
     compression: Any,
 ) -> None:
-    """Columns are made of what has a list of timestamps."""
     producer_id, epoch, sequence = producer
     named = {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": sequence}
     options: dict[str, Any] = {**named, "transactional": transactional, "compression": compression}
-    expected = build_batch([key], [value], timestamps_ms=[time], **options)
-    assert build_batch([key], [value], timestamps_ms=time, **options) == expected
-    if key is None:
-        assert build_batch(None, [value], timestamps_ms=time, **options) == expected
+    expected = build_batch([key], [value], timestamps_ms=time, **options)
+    assert build_record(key, value, timestamp_ms=time, **options) == expected
 
 
 def test_a_record_alone_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnsupportedCompressionError):
+        build_record(None, b"", timestamp_ms=0, compression="lzma")  # type: ignore[arg-type]
     out = bytearray(200)
     sizes = [(-1, 1 << 31), (1 << 31, -1)]
     for key, value in sizes:
         arguments = (ffi.from_buffer(out), len(out), ffi.NULL, key, ffi.NULL, value)
         assert lib.isr_batch_build_one(*arguments, 0, -1, -1, -1, 0) == -1
     monkeypatch.setattr(_batch_build, "_RECORD_FIELDS", -1)
-    for times in (0, [0]):
-        with pytest.raises(BatchTooLargeError, match="1 records of 7 bytes do not fit one record batch"):
-            build_batch([b"key"], [b"1234"], timestamps_ms=times)
+    said = pytest.raises(BatchTooLargeError, match="1 records of 7 bytes do not fit one record batch")
+    with said:
+        build_batch([b"key"], [b"1234"], timestamps_ms=0)
+    with said:
+        build_record(b"key", b"1234", timestamp_ms=0)
+    with pytest.raises(BatchTooLargeError, match="1 records of 0 bytes"):
+        build_record(None, None, timestamp_ms=0)
 
 
 def test_unequal_columns_are_refused() -> None:
