@@ -33,8 +33,9 @@ def failing(real: Callable[..., Any], bad: Callable[[Any], bool], error: Excepti
     """A codec (or what else makes bytes) that does not like some values."""
 
     def build(*arguments: Any, **options: Any) -> Any:
-        # The values are the last of what stands without a name.
-        if any(map(bad, arguments[-1])):
+        # The values, or the only one, are the last of what stands without a name.
+        values = arguments[-1]
+        if any(map(bad, values if isinstance(values, list) else [values])):
             raise error
         return real(*arguments, **options)
 
@@ -45,7 +46,7 @@ def failing(real: Callable[..., Any], bad: Callable[[Any], bool], error: Excepti
 def hostile_codec(monkeypatch: pytest.MonkeyPatch) -> None:
     """No batch with a value that begins with "bad" can be built, be it small or large."""
     error = MemoryError("no room for a batch")
-    for name in ("build_batch", "build_batch_into"):
+    for name in ("build_batch", "build_batch_into", "build_record"):
         real = getattr(_batch, name)
         monkeypatch.setattr(_batch, name, failing(real, lambda value: value.startswith(b"bad"), error))
 
