@@ -39,6 +39,10 @@ def test_only_what_is_found_without_a_look_at_the_files_is_at_hand(tmp_path: Pat
     assert log.read_at_hand(1, max_bytes=1, limit_offset=2) == log.read(1, max_bytes=1)
     assert log.read_at_hand(1, max_bytes=1, limit_offset=1) == log.read(1, max_bytes=1, limit_offset=1)
     assert log.read_at_hand(2, max_bytes=1, limit_offset=2) is None
+    log._log_end_offset = 1
+    found = log.read_at_hand(0, max_bytes=1 << 20, limit_offset=2)
+    assert found is not None and found.next_offset == 1, "the second one is still being written"
+    log._log_end_offset = 2
     log.flush()
     (segment,) = log._segments
     while not segment.let_go():

@@ -20,7 +20,9 @@ from insync.replication.client import (
     RequestTimeoutError,
     UnknownTopicError,
 )
-from insync.replication.client._cluster import Leader, Topic
+from insync.replication.client._cluster import NOBODY, Leader, Topic
+from insync.replication.client._partitioning import TopicQueues
+from insync.replication.client._settings import ProducerSettings
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
@@ -223,3 +225,11 @@ def test_of_two_answers_from_one_revision_that_which_knows_the_topic_is_believed
     assert topic.deleted
     topic.told(6, exists=True)
     assert not topic.deleted
+
+
+def test_a_partition_that_the_topic_lacks_since_it_was_made_again_has_no_leader() -> None:
+    topic = Topic("t", "first", [Leader(1, 0), Leader(2, 0)])
+    one, two = TopicQueues(topic, ProducerSettings()).queues
+    assert (one.leader, two.leader) == (Leader(1, 0), Leader(2, 0))
+    topic.topic_id, topic.leaders = "second", [Leader(3, 1)]
+    assert (one.leader, two.leader) == (Leader(3, 1), NOBODY)

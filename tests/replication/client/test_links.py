@@ -100,3 +100,16 @@ async def test_a_nearer_connection_ends_that_by_which_the_node_was_found(
             assert await ways.get(1) is cast("Connection", nearer)
             await found.closed.wait()
     assert not nearer.closed.is_set()
+
+
+async def test_a_connection_that_has_ended_is_not_sent_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    dials = Dials(monkeypatch)
+    async with trio.open_nursery() as nursery:
+        ways = links(nursery)
+        first, second = FakeConnection(), FakeConnection()
+        dials.outcomes = [first, second]
+        assert ways.nowait(1) is None, "it is opened first"
+        assert await ways.get(1) is ways.nowait(1) is cast("Connection", first)
+        first.closed.set()
+        assert ways.nowait(1) is None, "another one is opened"
+        assert await ways.get(1) is ways.nowait(1) is cast("Connection", second)
