@@ -153,7 +153,8 @@ typedef struct {
 static void open_column(item_reader *r, const isr_column *column)
 {
     r->next = column->bytes;
-    r->end = column->bytes + column->len;
+    /* Nothing is added to a null pointer. */
+    r->end = column->len == 0 ? column->bytes : column->bytes + column->len;
     r->lengths = column->lengths;
 }
 

@@ -31,6 +31,10 @@ static void scan(const fuzz_input *in, int verify)
     }
     for (size_t i = 0; i + 1 < count; i++)
         CHECK(infos[i].position + infos[i].size_bytes == infos[i + 1].position);
+    isr_batch_info alone;
+    int is_alone = isr_batch_scan_one(in->bytes, in->len, verify, &alone);
+    CHECK(is_alone == (count == 1 && reason == ISR_OK));
+    CHECK(!is_alone || memcmp(infos, &alone, sizeof alone) == 0);
     free(some);
     free(infos);
 }

@@ -26,6 +26,7 @@ from insync.replication.client import (
 from insync.replication.client._accumulator import RECORD_OVERHEAD
 from insync.replication.client._batch import Batch
 from insync.replication.client._dividing import divided
+from insync.replication.client.delivery import Delivery
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
 from insync.storage.batch import BATCH_OVERHEAD_BYTES, build_batch, records, scan
@@ -388,3 +389,28 @@ async def test_nothing_is_lost_doubled_or_reordered_while_a_limit_falls(tmp_path
             ends = await consumer.end_offsets([("t", 0), ("t", 1)])
         assert found == expected
         assert [ends["t", n] for n in (0, 1)] == [len(expected[n]) for n in (0, 1)]
+
+
+async def test_who_waits_for_a_record_does_not_wait_for_the_other_parts_of_its_batch() -> None:
+    whole, first, second = (Batch("t", 0, 0.0, 1.0) for _ in range(3))
+    for value in (b"a", b"b"):
+        whole.date()
+        whole.add(None, value, (), 1)
+    found: list[int] = []
+
+    async def wait(index: int) -> None:
+        found.append((await Delivery(whole, index).wait()).offset)
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            for index in (0, 1):
+                nursery.start_soon(wait, index)
+            await trio.testing.wait_all_tasks_blocked()
+            whole.divide([first, second], [0, 1])
+            second.settle(7, None)
+            await trio.testing.wait_all_tasks_blocked()
+            assert found == [7]
+            # Who only comes now finds it settled.
+            await wait(1)
+            first.settle(5, None)
+    assert found == [7, 7, 5]
