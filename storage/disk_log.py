@@ -245,7 +245,7 @@ class DiskLog(MaintainedLog):
         # Before the segments, so that these hold all below it.
         end = self._log_end_offset
         segment = self._segments[-1]
-        if offset >= end or offset < segment.base_offset or offset < self._log_start_offset:
+        if not self._log_start_offset <= offset < end:
             return None
         return segment.read_recent(offset, min(limit_offset, end), max_bytes)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import attrs
 import pytest
 
 from insync.storage import AppendError, Chunk, LogSettings, _index, _prepare, _segment
+from insync.storage._segment import Segment
 from insync.storage.batch import BATCH_OVERHEAD_BYTES, crc32c, scan
 
 from .building import all_bytes, append, batch, marker, open_disk, stamped
@@ -49,13 +51,18 @@ def test_only_what_is_found_without_a_look_at_the_files_is_at_hand(tmp_path: Pat
         pass
     assert log.read_at_hand(1, max_bytes=1, limit_offset=2) is None, "its file is closed"
     log.read(1, max_bytes=1)
+    assert not segment.let_go()
     assert log.read_at_hand(1, max_bytes=1, limit_offset=2) is not None
-    assert not segment.let_go(), "it was used"
+    assert not segment.let_go(), "it was used again"
+    append(log, batch(3), batch())
+    assert log.read_at_hand(3, max_bytes=1, limit_offset=6) == log.read(3, max_bytes=1), "inside of a batch"
+    log._begin_segment(6)
+    assert log.read_at_hand(5, max_bytes=1, limit_offset=6) is None, "it is in the segment before"
     log.advance_log_start_offset(1)
     assert log.read_at_hand(0, max_bytes=1, limit_offset=2) is None, "it was deleted"
     log.close()
-    log = open_disk(tmp_path / "t-0", LARGE, clean=True, recovery_point=2)
-    assert log.read_at_hand(1, max_bytes=1, limit_offset=2) is None, "nothing is known yet"
+    log = open_disk(tmp_path / "t-0", LARGE, clean=True, recovery_point=6)
+    assert log.read_at_hand(5, max_bytes=1, limit_offset=6) is None, "nothing is known yet"
     log.close()
 
 
@@ -173,4 +180,38 @@ def test_a_marker_that_comes_alone_ends_its_transaction(tmp_path: Path) -> None:
     producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
     append(log, batch(), batch(**producer), marker(commit=False, producer_id=7))
     assert [tuple(each)[:3] for each in log.aborted_transactions(0, 3)] == [(7, 1, 2)]
+    log.close()
+
+
+def _full_file(segment: Segment, _: pytest.MonkeyPatch) -> None:
+    segment.configure(attrs.evolve(LARGE, segment_bytes=1 << 10))
+
+
+def _far_offset(_: Segment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_segment, "MAX_RELATIVE", 1)
+
+
+def _full_index(segment: Segment, _: pytest.MonkeyPatch) -> None:
+    segment.index._limit = segment.index._count
+
+
+def _full_time_index(segment: Segment, _: pytest.MonkeyPatch) -> None:
+    segment.time_index._limit = segment.time_index._count + 1
+
+
+def _old(segment: Segment, _: pytest.MonkeyPatch) -> None:
+    segment._roll_ms = -1
+
+
+@pytest.mark.parametrize("size", [10, _segment._TAIL_BYTES + 1], ids=["the short way", "the general way"])
+@pytest.mark.parametrize("limit", [_full_file, _far_offset, _full_index, _full_time_index, _old])
+def test_a_batch_for_which_a_segment_has_no_room_begins_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: Callable[..., None], size: int
+) -> None:
+    log = open_disk(tmp_path / "t-0", LARGE)
+    append(log, batch(size=500), batch(size=500))
+    (segment,) = log._segments
+    limit(segment, monkeypatch)
+    append(log, batch(size=size))
+    assert (log.segment_base_offsets, log.log_end_offset) == ((0, 2), 3)
     log.close()

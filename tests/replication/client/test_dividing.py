@@ -26,7 +26,6 @@ from insync.replication.client import (
 from insync.replication.client._accumulator import RECORD_OVERHEAD
 from insync.replication.client._batch import Batch
 from insync.replication.client._dividing import divided
-from insync.replication.client.delivery import Delivery
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
 from insync.storage.batch import BATCH_OVERHEAD_BYTES, build_batch, records, scan
