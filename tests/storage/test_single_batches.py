@@ -215,3 +215,14 @@ def test_a_batch_for_which_a_segment_has_no_room_begins_the_next(
     append(log, batch(size=size))
     assert (log.segment_base_offsets, log.log_end_offset) == ((0, 2), 3)
     log.close()
+
+
+def test_the_age_of_a_segment_that_was_there_is_that_of_its_first_batch(tmp_path: Path) -> None:
+    log = open_disk(tmp_path / "t-0", LARGE)
+    assert 0 <= log._segments[0].age_ms(5000) < 4000, "it has none yet"
+    append(log, batch(), batch())
+    assert log._segments[0].age_ms(5000) == 4000
+    log.close()
+    log = open_disk(tmp_path / "t-0", LARGE, clean=True, recovery_point=2)
+    assert log._segments[0].age_ms(5000) == 4000
+    log.close()

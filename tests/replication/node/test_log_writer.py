@@ -101,6 +101,22 @@ async def test_little_work_is_done_and_told_when_the_turn_ends(monkeypatch: pyte
     assert bench.log.appended == [0, 1] and bench.failed == []
 
 
+async def test_each_piece_of_work_has_a_number_while_it_is_under_way() -> None:
+    bench, seen = Bench(), list[int]()
+    bench.log.append = lambda chunks: seen.append(bench.writer.signs_of_life[0])  # type: ignore[method-assign]
+    bench.writer.start()
+    for number in range(2):
+        bench.append(number)
+        await bench.has_told(*range(number + 1))
+        assert bench.writer.signs_of_life == (0, 0)
+    bench.writer.submit(
+        CallWork(bench.lane, lambda: seen.append(bench.writer.signs_of_life[0]), lambda _: bench.append(2))
+    )
+    await bench.has_told(0, 1, 2)
+    await bench.writer.stop()
+    assert seen == [1, 2, 3, 4] and bench.writer.signs_of_life == (0, 0)
+
+
 async def test_a_device_that_hangs_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     bench.writer.start()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from insync.replication import Admin, Node, Producer
-from insync.replication.core.broker.ports import LogReadError
+from insync.replication.core.broker.ports import COLD, LogReadError
 from insync.replication.core.types import PartitionId
 from insync.replication.node._log_reader import LogReader
 from insync.storage import OffsetOutOfRangeError
@@ -57,6 +57,15 @@ def test_while_parked_fetches_are_looked_at_the_same_is_read_once(is_at_hand: bo
     others = [(4, 1000, 6), (5, 999, 6), (5, 1000, 7)]
     assert first not in [reader.range_at(ORDERS, *other) for other in others]
     assert orders.reads == [(5, 1000, 6), *others] and payments.reads == [(5, 1000, 6)]
+
+
+def test_what_is_not_at_hand_is_not_read() -> None:
+    log = CountingLog()
+    reader = reader_of(orders=log)
+    reader._node.cold_reads.is_at_hand = lambda partition, log, offset: False  # type: ignore[method-assign]
+    reader.shared = {}
+    assert reader.range_at(ORDERS, 5, 1000, 6) is COLD
+    assert not log.reads and not reader.shared
 
 
 def test_otherwise_each_read_is_of_the_log_as_it_is() -> None:
