@@ -17,7 +17,7 @@ from ..core.broker.events import Disconnected, FetchArrived
 from ..core.broker.fetch_session import NEW_SESSION, NO_SESSION, WITHOUT_SESSION
 from ..core.broker.payloads import MalformedBatchError, to_metas
 from ..core.errors import code_of
-from ..core.messages import FetchRequest, FetchResponse, FetchResult, PartitionName
+from ..core.messages import FetchPartition, FetchRequest, FetchResponse, FetchResult, PartitionName
 from ..core.partition import events as ev
 from ..core.partition.effects import FetchNext
 from ..core.types import PartitionId
@@ -152,7 +152,20 @@ class Fetches:
                 message, session_id=session.id, session_epoch=session.answers, forgotten=forgotten
             )
         else:
-            asked = [attrs.evolve(each, fetch_offset=each.fetch_offset + 1) for each in inquiry.open.values()]
+            asked = [
+                FetchPartition(
+                    topic=topic,
+                    partition=partition,
+                    fetch_offset=each.fetch_offset + 1,
+                    max_bytes=each.max_bytes,
+                    leader_epoch=each.leader_epoch,
+                    last_fetched_epoch=each.last_fetched_epoch,
+                    high_watermark=each.high_watermark,
+                    log_start_offset=each.log_start_offset,
+                    topic_id=each.topic_id,
+                )
+                for (topic, partition), each in inquiry.open.items()
+            ]
             others = [each for each in cluster.nodes.values() if each is not node]
             victim = others[int(cluster.random.random() * len(others))]
             message = attrs.evolve(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.control.elections import LogInfo
 from ..core.control.records import PartitionRecord
-from ..core.errors import ErrorCode
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
 from ..core.types import NO_LEADER, PartitionId
@@ -82,10 +81,8 @@ class Oracle:
         """The broker of a replica has told those that want to know that time has passed."""
         self._laggards.ticked(host)
 
-    def after(
-        self, host: Host, event: ev.Event | ev.Fetch, before: Before, answer: fx.FetchAnswer | None = None
-    ) -> None:
-        """`answer`: to a fetch."""
+    def after(self, host: Host, event: ev.Event | ev.Fetch, before: Before, *, counts: bool = False) -> None:
+        """`counts`: a fetch was neither refused, nor does its sender's log part from this one."""
         replica = host.replica
         assert replica is not None
         led, state = before.led, before.state
@@ -111,8 +108,8 @@ class Oracle:
         facts = host.facts
         if leads:
             self._led(host, facts)
-            if isinstance(event, ev.Fetch) and event.replica_id >= 0 and answer is not None:
-                self._note_lag(host, event, answer)
+            if counts and isinstance(event, ev.Fetch) and event.replica_id >= 0:
+                self._note_lag(host, event)
             elif isinstance(event, ev.Produce):
                 self._gate(host, event, before)
             self._laggards.after(host, event)
@@ -202,12 +199,10 @@ class Oracle:
             lag = replica.now - max(since, seen if seen is not None else since)
             require(not at_end and lag > LAG_MAX, "L7", "{} puts out {} after {:g} s", host.name, member, lag)
 
-    def _note_lag(self, host: Host, event: ev.Fetch, answer: fx.FetchAnswer) -> None:
+    def _note_lag(self, host: Host, event: ev.Fetch) -> None:
         """When a member had all that its leader has, told without the leader's own bookkeeping."""
         replica = host.replica
         assert replica is not None
-        if answer.error != ErrorCode.NONE or answer.diverging is not None:
-            return
         self._laggards.fetched(host, event.replica_id, event.fetch_offset)
         if event.fetch_offset >= replica.log.log_end_offset:
             self._at_end[host.name, host.node.process, replica.leader_epoch, event.replica_id] = replica.now

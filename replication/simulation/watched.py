@@ -72,17 +72,34 @@ class WatchedContext(Context):
         return effects
 
     def ask_replica(self, partition: PartitionId, question: ev.Fetch) -> fx.FetchAnswer:
+        if partition not in self.replicas:
+            return super().ask_replica(partition, question)
         host = self._node.hosts[partition]
         before = self._cluster.oracle.before(host, question, None)
         answer, effects = self.replicas[partition].fetch(question, self.now)
         self._note(host, question, len(effects))
-        self._cluster.oracle.after(host, question, before, answer)
+        counts = answer.error == ErrorCode.NONE and answer.diverging is None
+        self._cluster.oracle.after(host, question, before, counts=counts)
         for effect in effects:
             if isinstance(effect, fx.ProposeIsr):
                 self._cluster.oracle.proposed(host, effect)
                 self._proposed_in[self.replicas[partition], effect.proposal_id] = effect.record.leader_epoch
             self.routes[type(effect)](partition, effect)
         return answer
+
+    def follow_replica(self, partition: PartitionId, question: ev.Fetch) -> bool:
+        if partition not in self.replicas:
+            return False
+        host = self._node.hosts[partition]
+        before = self._cluster.oracle.before(host, question, None)
+        effects = self.replicas[partition].follow(question, self.now)
+        if effects is None:
+            return False
+        self._note(host, question, len(effects))
+        self._cluster.oracle.after(host, question, before, counts=True)
+        for effect in effects:
+            self.routes[type(effect)](partition, effect)
+        return True
 
     def ticked(self) -> None:
         """The replicas that want to know have been told that time passes."""

@@ -132,11 +132,28 @@ class Context:
 
     def ask_replica(self, partition: PartitionId, question: ev.Fetch) -> fx.FetchAnswer:
         """A replica's answer to a fetch; further effects go to the parts."""
-        answer, effects = self.replicas[partition].fetch(question, self.now)
+        replica = self.replicas.get(partition)
+        if replica is None:
+            return fx.FetchAnswer(error=self.missing_error(partition), news=True)
+        answer, effects = replica.fetch(question, self.now)
+        if effects:
+            self._route(partition, effects)
+        return answer
+
+    def follow_replica(self, partition: PartitionId, question: ev.Fetch) -> bool:
+        """Tell a replica of a fetch that has just come: whether nothing but a high watermark can be news to its
+        sender (`Replica.follow`). Further effects go to the parts.
+        """
+        replica = self.replicas.get(partition)
+        effects = replica.follow(question, self.now) if replica is not None else None
+        if effects:
+            self._route(partition, effects)
+        return effects is not None
+
+    def _route(self, partition: PartitionId, effects: list[fx.Effect]) -> None:
         routes = self.routes
         for effect in effects:
             routes[type(effect)](partition, effect)
-        return answer
 
     def emit(self, effect: Effect) -> None:
         """Emit an effect for the driver."""

@@ -138,15 +138,16 @@ class LeaderSession(Generic[K, Q]):
 
     def accept(self, request: SessionRequest[K, Q]) -> Collection[K] | None:
         """Take a request: the keys whose question is new or open again; None if it is of no use here."""
-        changed: dict[K, Q] = {}
+        changed = request.questions
         if request.session_epoch == self.answers - 1:
-            changed = self._last
+            changed = {**self._last, **changed}
             self.answers -= 1
         elif request.session_epoch != self.answers:
             return None
-        changed = {**changed, **request.questions}
         self._last = {}
         self.open.update(changed)
+        if not request.withdrawn:
+            return list(changed)
         for key in request.withdrawn:
             self.open.pop(key, None)
         return [key for key in changed if key in self.open]

@@ -7,14 +7,7 @@ from functools import partial
 
 from ..errors import ErrorCode
 from ..making import maker
-from ..messages import (
-    READ_COMMITTED,
-    AbortedProducer,
-    FetchedTransactions,
-    FetchPartition,
-    FetchRequest,
-    FetchResult,
-)
+from ..messages import AbortedProducer, FetchedTransactions, FetchResult
 from ..partition import effects as fx
 from ..partition import events as ev
 from ..types import PartitionId
@@ -25,7 +18,6 @@ from .inquiries import Gathered, Inquiry
 from .ports import Cold, LogRange, LogReadError
 from .throttle import Throttle
 
-_question = maker(ev.Fetch)
 _result = maker(FetchResult)
 
 Doubted = Callable[[PartitionId, int, int, bool], None]
@@ -62,7 +54,6 @@ class Gathering:
     def gather(
         self,
         inquiry: Inquiry,
-        message: FetchRequest,
         partitions: Collection[PartitionId],
         gathered: Gathered,
         *,
@@ -75,7 +66,7 @@ class Gathering:
             ):
                 break  # looked at by the next request
             wanted = inquiry.open[partition]
-            answer = self.ask(partition, message, wanted)
+            answer = self._context.ask_replica(partition, wanted)
             if hold or not answer.news:
                 inquiry.held.pop(partition, None)
             if not answer.news:
@@ -86,41 +77,21 @@ class Gathering:
                 inquiry.held[partition] = None
                 continue
             room = gathered.budget - gathered.size
-            is_throttled = self._is_throttled(partition, message.replica_id)
+            is_throttled = self._is_throttled(partition, wanted.replica_id)
             if is_throttled:
                 if answer.error == ErrorCode.NONE and self._must_pause(partition):
                     continue
                 room = min(room, self.throttle.rate)
-            result, ranges = self._read(
-                partition, inquiry.connection, wanted, answer, room, gathered, must_read=gathered.size == 0
-            )
+            result = self._read(partition, inquiry.connection, wanted, answer, room, gathered)
             if result is None:
                 continue  # cold: news again when it is warm
-            if is_throttled and result.size:
-                self.throttle.took(result.size, self._context.now)
             gathered.results[partition] = result
-            if ranges is not None:
-                gathered.parts.append(ranges)
+            if not result.size:
+                gathered.urgent = True
+                continue
             gathered.size += result.size
-            gathered.urgent = gathered.urgent or result.size == 0
-
-    def ask(self, partition: PartitionId, message: FetchRequest, wanted: FetchPartition) -> fx.FetchAnswer:
-        if partition not in self._context.replicas:
-            return fx.FetchAnswer(error=self._context.missing_error(partition), news=True)
-        return self._context.ask_replica(
-            partition,
-            _question(
-                replica_id=message.replica_id,
-                incarnation=message.incarnation,
-                leader_epoch=wanted.leader_epoch,
-                fetch_offset=wanted.fetch_offset,
-                last_fetched_epoch=wanted.last_fetched_epoch,
-                high_watermark=wanted.high_watermark,
-                log_start_offset=wanted.log_start_offset,
-                topic_id=wanted.topic_id,
-                read_committed=message.isolation_level == READ_COMMITTED,
-            ),
-        )
+            if is_throttled:
+                self.throttle.took(result.size, self._context.now)
 
     def _is_throttled(self, partition: PartitionId, replica: int) -> bool:
         """Whether a reassignment adds this replica, which has not caught up yet (KIP-73)."""
@@ -150,18 +121,20 @@ class Gathering:
         self,
         partition: PartitionId,
         connection: Hashable,
-        wanted: FetchPartition,
+        wanted: ev.Fetch,
         answer: fx.FetchAnswer,
         room: int,
         gathered: Gathered,
-        *,
-        must_read: bool,
-    ) -> tuple[FetchResult | None, object | None]:
-        """What is said of a partition, and where its batches lie; no result while they are cold."""
-        error, message, size, ranges = answer.error, "", 0, None
-        readable = error == ErrorCode.NONE and answer.diverging is None
-        if readable and wanted.fetch_offset < answer.limit_offset and (room > 0 or must_read):
-            offset, limit = wanted.fetch_offset, answer.limit_offset
+    ) -> FetchResult | None:
+        """What is said of a partition, whose batches are gathered; None while they are cold."""
+        error, message, size = answer.error, "", 0
+        offset, limit = wanted.fetch_offset, answer.limit_offset
+        if (
+            offset < limit
+            and error == ErrorCode.NONE
+            and answer.diverging is None
+            and (room > 0 or gathered.size == 0)
+        ):
             most = min(max(1, room), wanted.max_bytes)
             try:
                 found = self._context.logs.range_at(partition, offset, most, limit)
@@ -172,15 +145,17 @@ class Gathering:
             else:
                 if isinstance(found, Cold):
                     self._warm(partition, offset, most, limit)
-                    return None, None
-                ranges, size = found.range, found.size
+                    return None
+                size = found.size
+                if found.range is not None:
+                    gathered.parts.append(found.range)
+                    self._served.setdefault(partition, {})[connection] = limit
                 if gathered.transactions is not None:
                     gathered.transactions.append(self._transactions(partition, answer, found))
-        if ranges is not None:
-            self._served.setdefault(partition, {})[connection] = answer.limit_offset
-        result = _result(
-            topic=wanted.topic,
-            partition=wanted.partition,
+        topic, number = partition
+        return _result(
+            topic=topic,
+            partition=number,
             error=error,
             high_watermark=answer.high_watermark,
             log_start_offset=answer.log_start_offset,
@@ -191,7 +166,6 @@ class Gathering:
             size=size,
             message=message,
         )
-        return result, ranges
 
     def _found_damaged(self, partition: PartitionId, offset: int) -> None:
         """Report a batch that cannot be read here: it cannot be sent either, so no reader will find the damage."""
@@ -229,7 +203,7 @@ class Gathering:
         self._context.to_driver(partition, effect)
 
 
-def _is_quiet(wanted: FetchPartition, answer: fx.FetchAnswer) -> bool:
+def _is_quiet(wanted: ev.Fetch, answer: fx.FetchAnswer) -> bool:
     """Whether all that there is to tell is a high watermark."""
     return (
         answer.error == ErrorCode.NONE

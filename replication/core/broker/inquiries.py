@@ -6,12 +6,13 @@ from collections.abc import Hashable
 
 import attrs
 
-from ..messages import FetchedTransactions, FetchPartition, FetchRequest, FetchResult
+from ..messages import FetchedTransactions, FetchRequest, FetchResult
+from ..partition.events import Fetch
 from ..types import CONSUMER, PartitionId
 from .fetch_session import LeaderSession
 from .timers import Timer
 
-Session = LeaderSession[PartitionId, FetchPartition]
+Session = LeaderSession[PartitionId, Fetch]
 
 
 @attrs.define(eq=False, slots=True)
@@ -19,7 +20,7 @@ class Inquiry:
     """The open questions of one request, or of one session and its requests; `request` is the one that waits."""
 
     session: Session | None
-    open: dict[PartitionId, FetchPartition]
+    open: dict[PartitionId, Fetch]
     connection: Hashable
     news: dict[PartitionId, None] = attrs.Factory(dict)
     """Partitions that have to be looked at, in order; all of them have an open question."""

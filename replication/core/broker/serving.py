@@ -14,13 +14,9 @@ from typing import TYPE_CHECKING
 
 from ..errors import ErrorCode
 from ..making import maker, named
-from ..messages import (
-    READ_COMMITTED,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-)
+from ..messages import READ_COMMITTED, FetchRequest, FetchResponse
 from ..partition import effects as fx
+from ..partition.events import Fetch
 from ..types import PartitionId
 from .context import Context
 from .effects import Answer, Fail, Refuse
@@ -32,7 +28,7 @@ from .inquiries import Gathered, Inquiry
 if TYPE_CHECKING:
     from .current_reads import CurrentReads
 
-_response = maker(FetchResponse)
+_question, _response = maker(Fetch), maker(FetchResponse)
 
 NEVER = float("-inf")
 """The mark before the first answer."""
@@ -50,7 +46,7 @@ class Serving:
         settings = context.settings
         self._context = context
         self._max_bytes = settings.fetch_max_bytes
-        self._cache: SessionCache[PartitionId, FetchPartition] = SessionCache(
+        self._cache: SessionCache[PartitionId, Fetch] = SessionCache(
             settings.max_fetch_sessions, seed, idle=settings.fetch_session_idle
         )
         self.sessions: dict[int, Inquiry] = {}
@@ -97,36 +93,27 @@ class Serving:
                 )
             )
             return
-        self._check_doubted(message)
         inquiry = self._inquiry(event)
         if isinstance(inquiry, ErrorCode):
             self._context.emit(Answer(event.request, FetchResponse(partitions=[], error=inquiry), []))
             return
         assert inquiry.request is None, "a session has one request at a time"
         inquiry.request, inquiry.message = event.request, message
-        if message.replica_id >= 0 and message.session_epoch == NEW_SESSION and inquiry.session is not None:
-            self._followers.setdefault(message.replica_id, {})[inquiry] = None
         final, reads = message.max_wait_ms <= 0, self.current_reads
         if reads.watches and message.replica_id >= 0 and inquiry.session is not None:
             inquiry.replica_id, inquiry.incarnation = message.replica_id, message.incarnation
             reads.fetched(inquiry)
             final = final or reads.waits_for(inquiry)
+        if message.session_epoch > NEW_SESSION:
+            for partition in list(inquiry.news):
+                # As most often: a member that has everything goes on, and nothing has to be said to that.
+                if not self._context.follow_replica(partition, inquiry.open[partition]):
+                    break  # this one and what comes after it are looked at for an answer
+                self._hold(inquiry, partition)
         if self._try_answer(inquiry, final=final):
             return
         self._parked[event.request] = inquiry
         self._set_timer(inquiry, self._context.now + message.max_wait_ms / 1000)
-
-    def _check_doubted(self, message: FetchRequest) -> None:
-        """Check a batch that a follower or a client reports as damaged, if this node might have sent it.
-
-        For a client that is the batch at its fetch offset, the one that it cannot read.
-        """
-        of_client = message.replica_id < 0
-        for wanted in message.partitions:
-            if wanted.damaged:
-                partition = PartitionId(wanted.topic, wanted.partition)
-                size = 1 if of_client else wanted.max_bytes
-                self._gathering.doubted(partition, wanted.fetch_offset, size, of_client)
 
     def cancelled(self, request: Hashable) -> None:
         """The asker no longer waits. Its session continues with its next request."""
@@ -145,7 +132,7 @@ class Serving:
     def _inquiry(self, event: FetchArrived) -> Inquiry | ErrorCode:
         """The questions of a request, including the open ones of its session."""
         message, now = event.message, self._context.now
-        questions = {named(PartitionId, (each.topic, each.partition)): each for each in message.partitions}
+        questions = self._questions(message)
         if message.session_epoch < NEW_SESSION or (
             message.session_epoch == NEW_SESSION and message.replica_id < 0
         ):
@@ -155,18 +142,19 @@ class Serving:
             self._look_at(inquiry, questions)
             return inquiry
         if message.session_epoch == NEW_SESSION:
-            return self._begin(event.connection, questions)
+            return self._begin(event.connection, message.replica_id, questions)
         # By the connection before anything is changed: a session exists for the one that began it, and for nobody
         # else. A stranger's request must not even count as use of it.
         session = self._cache.find(message.session_id, now, event.connection)
         if isinstance(session, ErrorCode):
             return session
         inquiry = self.sessions[session.id]
-        withdrawn = tuple([PartitionId(each.topic, each.partition) for each in message.forgotten])
+        withdrawn: tuple[PartitionId, ...] = ()
+        if message.forgotten:
+            withdrawn = tuple([PartitionId(each.topic, each.partition) for each in message.forgotten])
         answers = session.answers
-        changed = session.accept(
-            SessionRequest(message.session_id, message.session_epoch, questions, withdrawn)
-        )
+        told = message.session_id, message.session_epoch, questions, withdrawn
+        changed = session.accept(named(SessionRequest, told))
         if changed is None:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
         if inquiry.request is not None:
@@ -177,13 +165,42 @@ class Serving:
                     "the session has continued with another request",
                 )
             )
-        self._let_go(inquiry)
+            self._let_go(inquiry)
         for partition in withdrawn:
             self._overlook(inquiry, partition)
         self._look_at(inquiry, changed)
         if message.replica_id >= 0:
             self._confirm(inquiry, message, changed, lost=session.answers < answers)
         return inquiry
+
+    def _questions(self, message: FetchRequest) -> dict[PartitionId, Fetch]:
+        """What a request asks of replicas, which may be asked it several times before there is an answer.
+
+        Batches that a follower or a client reports as damaged are checked, if this node might have sent them: for a
+        client that is the batch at its fetch offset, the one that it cannot read.
+        """
+        questions: dict[PartitionId, Fetch] = {}
+        replica_id, incarnation = message.replica_id, message.incarnation
+        read_committed = message.isolation_level == READ_COMMITTED
+        for wanted in message.partitions:
+            partition = named(PartitionId, (wanted.topic, wanted.partition))
+            if wanted.damaged:
+                of_client = replica_id < 0
+                size = 1 if of_client else wanted.max_bytes
+                self._gathering.doubted(partition, wanted.fetch_offset, size, of_client)
+            questions[partition] = _question(
+                replica_id=replica_id,
+                incarnation=incarnation,
+                leader_epoch=wanted.leader_epoch,
+                fetch_offset=wanted.fetch_offset,
+                last_fetched_epoch=wanted.last_fetched_epoch,
+                high_watermark=wanted.high_watermark,
+                log_start_offset=wanted.log_start_offset,
+                topic_id=wanted.topic_id,
+                read_committed=read_committed,
+                max_bytes=wanted.max_bytes,
+            )
+        return questions
 
     def _confirm(
         self, inquiry: Inquiry, message: FetchRequest, changed: Collection[PartitionId], *, lost: bool
@@ -193,7 +210,6 @@ class Serving:
             # The follower has not received the last answer, so it proves no more than before.
             inquiry.sent_at = inquiry.confirmed_at
         inquiry.confirmed_at = inquiry.sent_at
-        self._followers.setdefault(message.replica_id, {})[inquiry] = None
         if self.on_followed is not None:
             epochs = {partition: inquiry.open[partition].leader_epoch for partition in changed}
             self.on_followed(message.replica_id, inquiry.confirmed_at, epochs)
@@ -220,8 +236,10 @@ class Serving:
             if partition in inquiry.open:
                 self._try_answer(inquiry, final=True)
 
-    def _begin(self, connection: Hashable, questions: dict[PartitionId, FetchPartition]) -> Inquiry:
-        """Begin a session, which replaces that of the same connection. Without a free slot, serve without one."""
+    def _begin(self, connection: Hashable, node: int, questions: dict[PartitionId, Fetch]) -> Inquiry:
+        """Begin a node's session, which replaces that of the same connection. Without a free slot, serve without
+        one.
+        """
         self._end_sessions(connection)
         session, evicted = self._cache.begin(questions, self._context.now, connection)
         if evicted is not None:
@@ -235,6 +253,7 @@ class Serving:
             inquiry = Inquiry(None, questions, connection)
         else:
             inquiry = self.sessions[session.id] = Inquiry(session, session.open, connection)
+            self._followers.setdefault(node, {})[inquiry] = None
         self._look_at(inquiry, inquiry.open)
         return inquiry
 
@@ -355,22 +374,25 @@ class Serving:
             self._try_answer(inquiry, final=False)
 
     def _may_wait(self, inquiry: Inquiry, partition: PartitionId) -> bool:
-        """Whether the only possible news for this follower is a high watermark."""
+        """Whether the only possible news for this follower is a high watermark, which is held back then."""
         message, replica = inquiry.message, self._context.replicas.get(partition)
-        if message is None or message.replica_id < 0 or message.session_epoch <= NEW_SESSION:
+        if message is None or message.session_epoch <= NEW_SESSION or replica is None:
             return False
-        if replica is None:
+        leader = replica.leader
+        if leader is None or not leader.has_all(inquiry.open[partition]):
             return False
-        leader, wanted = replica.leader, inquiry.open[partition]
-        if leader is None or not leader.has_all(message.replica_id, wanted):
-            return False
-        del inquiry.news[partition]
-        if wanted.high_watermark >= replica.log.high_watermark:
-            inquiry.held.pop(partition, None)
-        else:
-            inquiry.held[partition] = None
+        if self._hold(inquiry, partition):
             self._tell_later(inquiry)
         return True
+
+    def _hold(self, inquiry: Inquiry, partition: PartitionId) -> bool:
+        """There is no news but perhaps a high watermark, which is held back; whether there is."""
+        del inquiry.news[partition]
+        if inquiry.open[partition].high_watermark < self._context.replicas[partition].log.high_watermark:
+            inquiry.held[partition] = None
+            return True
+        inquiry.held.pop(partition, None)
+        return False
 
     # Answers
 
@@ -388,13 +410,13 @@ class Serving:
             gathered.transactions = []
         # A new asker gets everything, so that news also reach peers whose sessions are always short.
         goes_on = message.session_epoch > NEW_SESSION
-        self._gathering.gather(inquiry, message, list(inquiry.news), gathered, hold=goes_on)
+        self._gathering.gather(inquiry, list(inquiry.news), gathered, hold=goes_on)
         if not final and not gathered.urgent and gathered.size < max(1, message.min_bytes):
             if inquiry.held:
                 self._tell_later(inquiry)
             return False
         if inquiry.held:
-            self._gathering.gather(inquiry, message, list(inquiry.held), gathered, hold=False)
+            self._gathering.gather(inquiry, list(inquiry.held), gathered, hold=False)
         results, session = gathered.results, inquiry.session
         if session is None:
             self._end(inquiry)

@@ -167,7 +167,8 @@ class Fetch:
     Asked by `Replica.fetch`, and again when a parked request is looked at again. `high_watermark` is the one that
     the follower knows, so that news of a greater one is never lost with an answer (KIP-1166); `log_start_offset`
     where its log begins, on its disk; `topic_id` which topic of that name is meant (KIP-516), empty if unsaid.
-    `read_committed`: a consumer's, who is shown nothing of transactions that are not decided (KIP-98).
+    `read_committed`: a consumer's, who is shown nothing of transactions that are not decided (KIP-98). `max_bytes`
+    bounds what the host reads; a replica does not look at it.
     """
 
     replica_id: int
@@ -179,6 +180,7 @@ class Fetch:
     log_start_offset: int = 0
     topic_id: str = ""
     read_committed: bool = False
+    max_bytes: int = 0
 
 
 @attrs.frozen(kw_only=True, slots=True)

@@ -45,16 +45,15 @@ class IsrChange:
         return self.pending.joining if self.pending is not None else None
 
     def maybe_expand(self, follower: rules.Follower) -> None:
-        """Propose a follower that has just fetched, if it may join.
+        """Propose a follower that is no member and has just fetched, if it may join.
 
         It must also be caught up in time, or it would be put out again at the next tick: under the minimum ISR
         the high watermark stands still, so that having reached it says little (KAFKA-19996), and above it a
         burst may lie between the high watermark and the end.
         """
-        leader, record = self._leader, self._leader.record
-        if self.pending is not None or follower.node_id in record.isr:
+        if self.pending is not None:
             return
-        log = self._replica.log
+        leader, log = self._leader, self._replica.log
         if not rules.may_join(follower, log.high_watermark, leader.epoch_start):
             return
         if not rules.has_let_go(follower, log.log_start_offset):
@@ -64,7 +63,7 @@ class IsrChange:
         if not leader.caught_up(follower):
             return
         self._propose(
-            (*record.isr, follower.node_id),
+            (*leader.record.isr, follower.node_id),
             joining=follower.node_id,
             reason=f"node {follower.node_id} has caught up to offset {follower.log_end_offset}",
         )

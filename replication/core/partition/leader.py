@@ -9,7 +9,7 @@ import attrs
 
 from ..errors import ErrorCode
 from ..making import maker, named
-from ..messages import MOST_PRODUCERS, ActiveProducer, DescribeProducersResult, FetchPartition
+from ..messages import MOST_PRODUCERS, ActiveProducer, DescribeProducersResult
 from ..types import CONSUMER, NO_EPOCH, NO_PRODUCER, BatchMeta, EpochEnd
 from . import effects as fx
 from . import events as ev
@@ -125,11 +125,10 @@ class LeaderRole:
     def take(self, event: ev.Produce) -> bool:
         """Append a batch that may be; its epoch and its sequence decide. Whether it is appended."""
         verdict, original = self._replica.log.producers.check(event.batch)
-        if (
-            event.transaction is not None
-            and verdict is SequenceVerdict.ACCEPT
-            and not self.gate.may_begin(event)
-        ):
+        if verdict is SequenceVerdict.ACCEPT:
+            if event.transaction is None or self.gate.may_begin(event):
+                self.append(event)
+                return True
             verdict = SequenceVerdict.OUT_OF_ORDER
         if verdict is SequenceVerdict.DUPLICATE:
             assert original is not None
@@ -138,40 +137,42 @@ class LeaderRole:
             self.reply(event.request_id, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         elif verdict is SequenceVerdict.FENCED:
             self.reply(event.request_id, ErrorCode.INVALID_PRODUCER_EPOCH)
-        elif verdict is SequenceVerdict.INSIDE_TRANSACTION:
-            self.reply(event.request_id, ErrorCode.INVALID_TXN_STATE)
         else:
-            self.append(event)
-            return True
+            self.reply(event.request_id, ErrorCode.INVALID_TXN_STATE)
         return False
 
     def _refusal(self, event: ev.Produce) -> ErrorCode:
         if event.leader_epoch != NO_EPOCH and event.leader_epoch != self.epoch:
             return _epoch_error(event.leader_epoch, self.epoch)
-        if event.acks not in (0, 1, ACKS_ALL):
+        if event.acks == ACKS_ALL:
+            return ErrorCode.NONE if len(self.record.isr) >= self.min_isr else ErrorCode.NOT_ENOUGH_REPLICAS
+        if event.batch.transactional or event.acks not in (0, 1):
             return ErrorCode.INVALID_REQUIRED_ACKS
-        if event.batch.transactional and event.acks != ACKS_ALL:
-            return ErrorCode.INVALID_REQUIRED_ACKS
-        if event.acks == ACKS_ALL and len(self.record.isr) < self.min_isr:
-            return ErrorCode.NOT_ENOUGH_REPLICAS
         return ErrorCode.NONE
 
     def append(self, event: ev.Produce) -> None:
-        log = self._replica.log
+        log, now = self._replica.log, self._replica.now
+        end = log.log_end_offset
         for follower in self.followers.values():
-            if follower.log_end_offset == log.log_end_offset:
+            if follower.log_end_offset == end:
                 # It had everything until now, though it may not have had to say so for long (KIP-227).
-                follower.last_caught_up = max(follower.last_caught_up, self._replica.now)
+                follower.last_caught_up = max(follower.last_caught_up, now)
         base_offset = log.next_offset
         batch = _placed(event.batch, base_offset, self.epoch)
         log.expect((batch,), self.epoch)
         self._replica.emit(
             _append(handle=event.handle, batches=(batch,), base_offset=base_offset, leader_epoch=self.epoch)
         )
-        self.await_commit(event, base_offset, batch.next_offset)
+        self._park(event, base_offset, log.next_offset)
 
     def await_commit(self, event: ev.Produce, base_offset: int, end_offset: int) -> None:
-        """Answer when `acks` is satisfied up to `end_offset`, which may be at once."""
+        """Answer when `acks` is satisfied up to `end_offset`, which may be the case already."""
+        self._park(event, base_offset, end_offset)
+        self._complete_written()
+        self._complete_produce()
+
+    def _park(self, event: ev.Produce, base_offset: int, end_offset: int) -> None:
+        """Answer later, except for acks=0."""
         if event.acks == 0:
             self.reply(event.request_id, ErrorCode.NONE, base_offset)
             return
@@ -182,18 +183,17 @@ class LeaderRole:
             deadline=event.deadline,
             committed=event.acks == ACKS_ALL,
         )
-        self._complete_produce()
+
+    def _complete_written(self) -> None:
+        """The log has grown: answer those that wait for nothing else (acks=1)."""
+        for parked in self._parked.written(self._replica.log.log_end_offset):
+            self.reply(parked.request_id, ErrorCode.NONE, parked.base_offset)
 
     def _complete_produce(self) -> None:
-        log = self._replica.log
-        if self._parked.has_written(log.log_end_offset):
-            for parked in self._parked.written(log.log_end_offset):
-                self.reply(parked.request_id, ErrorCode.NONE, parked.base_offset)
-        if not self._parked.has_committed(log.high_watermark):
-            return
+        """The high watermark has moved: answer those that wait for it (acks=all)."""
         enough = len(self.maximal_isr()) >= self.min_isr
         error = ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        for parked in self._parked.committed(log.high_watermark):
+        for parked in self._parked.committed(self._replica.log.high_watermark):
             self.reply(parked.request_id, error, parked.base_offset)
 
     def reply(
@@ -217,7 +217,7 @@ class LeaderRole:
         )
 
     def on_appended(self) -> None:
-        self._complete_produce()
+        self._complete_written()
         self.advance()
         self._replica.emit(fx.WAKE)
 
@@ -228,17 +228,35 @@ class LeaderRole:
         if error != ErrorCode.NONE:
             return self._answer(event, error)
         end = self._epoch_end(event)
-        if isinstance(end, ErrorCode):
-            return self._answer(event, end)
-        if end is not None and diverges(end, event.last_fetched_epoch, event.fetch_offset):
-            # The follower's state stays as it is: what it has past the divergence counts for nothing (KAFKA-13141).
-            return self._answer(event, ErrorCode.NONE, diverging=end)
+        if end is not None:
+            if isinstance(end, ErrorCode):
+                return self._answer(event, end)
+            if diverges(end, event.last_fetched_epoch, event.fetch_offset):
+                # The follower's state stays as it is: what it has past the divergence counts for nothing
+                # (KAFKA-13141).
+                return self._answer(event, ErrorCode.NONE, diverging=end)
         if event.replica_id != CONSUMER:
             self._account(event)
         return self._answer(event, ErrorCode.NONE)
 
-    def has_all(self, member: int, wanted: FetchPartition) -> bool:
-        """Whether a member of the ISR asks that has everything that is in the log, in this very epoch.
+    def on_follow(self, event: ev.Fetch) -> bool:
+        """Account a fetch that has just come, if all that can be news to its sender is a high watermark.
+
+        Otherwise nothing is done, and `on_fetch` decides.
+        """
+        follower = self.followers.get(event.replica_id)
+        if (
+            follower is None
+            or event.incarnation != follower.incarnation
+            or event.last_fetched_epoch != self._replica.log.epochs.latest
+            or not self.has_all(event)
+        ):
+            return False
+        self._account(event)
+        return True
+
+    def has_all(self, wanted: ev.Fetch) -> bool:
+        """Whether a member of the ISR waits that has everything that is in the log, in this very epoch.
 
         Then an answer would bring it neither batches nor an error, and accounting its question again would change
         nothing: a high watermark is all that can be news to it. One that is not in the ISR could join by being
@@ -249,7 +267,7 @@ class LeaderRole:
             wanted.fetch_offset == log.log_end_offset
             and wanted.leader_epoch == self.epoch
             and wanted.log_start_offset >= log.log_start_offset
-            and member in record.isr
+            and wanted.replica_id in record.isr
             and wanted.topic_id == record.topic_id
         )
 
@@ -308,15 +326,17 @@ class LeaderRole:
             if follower.incarnation >= 0:
                 follower = self._replaced(follower)
             follower.incarnation = event.incarnation
+        is_member = event.replica_id in self.record.isr
         tells_nothing = (
-            event.fetch_offset == follower.log_end_offset
+            is_member
+            and event.fetch_offset == follower.log_end_offset
             and event.log_start_offset == follower.log_start_offset
-            and event.replica_id in self.record.isr
         )
         follower.fetched(event.fetch_offset, replica.log.log_end_offset, replica.now, event.log_start_offset)
         if tells_nothing:
             return  # as when its parked question is looked at again because of what was appended meanwhile
-        self.change.maybe_expand(follower)
+        if not is_member:
+            self.change.maybe_expand(follower)
         self.advance()
         self.deletions.complete()
 
@@ -330,9 +350,9 @@ class LeaderRole:
             stable = log.last_stable_offset
             limit = stable if event.read_committed else log.high_watermark
         news = (
-            error != ErrorCode.NONE
+            event.fetch_offset < limit
+            or error != ErrorCode.NONE
             or diverging is not None
-            or event.fetch_offset < limit
             or (not consumer and event.high_watermark < min(log.high_watermark, event.fetch_offset))
             or (not consumer and event.log_start_offset < log.log_start_offset)
         )
@@ -374,19 +394,18 @@ class LeaderRole:
     def advance(self) -> None:
         """Move the high watermark as far as the rules allow, and answer the requests that wait for it."""
         log = self._replica.log
-        if log.high_watermark == log.log_end_offset:
+        known = log.high_watermark
+        if known == log.log_end_offset:
             return
-        maximal = self.maximal_isr()
-        holders = [
-            follower.log_end_offset
-            for node, follower in self.followers.items()
-            if node in maximal
-            or (follower.log_end_offset >= 0 and self.eligible(follower) and self.caught_up(follower))
-        ]
-        value = rules.high_watermark(
-            log.high_watermark, log.log_end_offset, holders, len(self.record.isr), self.min_isr
-        )
-        if value != log.high_watermark:
+        maximal, holders = self.maximal_isr(), []
+        for node, follower in self.followers.items():
+            end = follower.log_end_offset
+            if node in maximal or (end >= 0 and self.eligible(follower) and self.caught_up(follower)):
+                if end <= known:
+                    return  # as always before the last member has fetched again: one that counts has no more
+                holders.append(end)
+        value = rules.high_watermark(known, log.log_end_offset, holders, len(self.record.isr), self.min_isr)
+        if value != known:
             log.high_watermark = value
             self._complete_produce()
             self._replica.emit(fx.WAKE)

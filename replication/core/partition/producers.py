@@ -81,12 +81,13 @@ class ProducerTable:
             # Anew, as KIP-360 has it, or where its predecessor stopped: a producer that outlives its processes.
             fresh = batch.base_sequence in (0, expected)
             return (SequenceVerdict.ACCEPT if fresh else SequenceVerdict.OUT_OF_ORDER), None
+        if batch.base_sequence == expected:
+            return SequenceVerdict.ACCEPT, None
         sequences = batch.base_sequence, batch.last_sequence
         for kept in entry.batches:
             if (kept.base_sequence, kept.last_sequence) == sequences:
                 return SequenceVerdict.DUPLICATE, kept
-        in_order = batch.base_sequence == expected
-        return (SequenceVerdict.ACCEPT if in_order else SequenceVerdict.OUT_OF_ORDER), None
+        return SequenceVerdict.OUT_OF_ORDER, None
 
     def record(self, batch: BatchMeta) -> None:
         """Remember a batch that stands (or is about to stand) in the log at its base offset."""

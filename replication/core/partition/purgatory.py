@@ -7,7 +7,7 @@ They belong to one leader epoch and never outlive it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import attrs
 
@@ -49,19 +49,11 @@ class ProducePurgatory:
         heap = self._for_commit if committed else self._for_write
         heapq.heappush(heap, _parked(end_offset, request_id, base_offset, deadline))
 
-    def has_written(self, log_end_offset: int) -> bool:
-        """Whether `written` would take out any."""
-        return bool(self._for_write) and self._for_write[0].end_offset <= log_end_offset
-
-    def written(self, log_end_offset: int) -> Iterator[Parked]:
+    def written(self, log_end_offset: int) -> list[Parked]:
         """Take out those that waited for the local write up to `log_end_offset`."""
         return _reached(self._for_write, log_end_offset)
 
-    def has_committed(self, high_watermark: int) -> bool:
-        """Whether `committed` would take out any."""
-        return bool(self._for_commit) and self._for_commit[0].end_offset <= high_watermark
-
-    def committed(self, high_watermark: int) -> Iterator[Parked]:
+    def committed(self, high_watermark: int) -> list[Parked]:
         """Take out those that waited for the high watermark."""
         return _reached(self._for_commit, high_watermark)
 
@@ -125,6 +117,8 @@ class DeletionPurgatory:
         return taken
 
 
-def _reached(heap: list[Parked], offset: int) -> Iterator[Parked]:
+def _reached(heap: list[Parked], offset: int) -> list[Parked]:
+    taken: list[Parked] = []
     while heap and heap[0].end_offset <= offset:
-        yield heapq.heappop(heap)
+        taken.append(heapq.heappop(heap))
+    return taken

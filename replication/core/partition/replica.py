@@ -129,6 +129,20 @@ class Replica:
         done, self._effects = self._effects, []
         return answer, done
 
+    def follow(self, question: ev.Fetch, now: float) -> list[fx.Effect] | None:
+        """Take a fetch that has just come, if nothing but a high watermark can be news to its sender.
+
+        The effects are of what it says of that follower. None: `fetch` is to answer it.
+        """
+        self.now = now
+        role = self._role
+        self._effects = []
+        if not isinstance(role, LeaderRole) or not role.on_follow(question):
+            return None
+        # A member that has everything leaves nothing for a `Tick` to do that there was not before.
+        done, self._effects = self._effects, []
+        return done
+
     def emit(self, effect: fx.Effect) -> None:
         """For the roles: add an effect to this step."""
         self._effects.append(effect)

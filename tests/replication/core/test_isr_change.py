@@ -97,6 +97,14 @@ def test_a_joining_member_counts_from_its_proposal_on() -> None:
     assert lead.high_watermark == 3
 
 
+def test_one_that_asks_the_same_again_may_have_become_eligible() -> None:
+    lead = Lead()
+    lead.step(ev.NodesChanged(live={A: 11, B: 12}))
+    assert not proposals(lead.fetch(C, 0))
+    lead.step(ev.NodesChanged(live=LIVE))
+    joining(lead, C)
+
+
 def test_a_member_that_joined_counts_while_a_newer_epoch_waits_for_the_log() -> None:
     lead = Lead()
     proposal = joining(lead, C)

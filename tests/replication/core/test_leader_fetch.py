@@ -10,6 +10,7 @@ from insync.replication.core.control.records import Versioned
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
+from insync.replication.core.partition.isr import Follower
 from insync.replication.core.partition.replica import Replica
 from insync.replication.core.types import CONSUMER, NO_EPOCH, BatchMeta, EpochEnd, EpochEntry, PartitionId
 
@@ -34,8 +35,8 @@ class Log:
         first = {self.epochs[offset]: offset for offset in reversed(kept)}
         return tuple(EpochEntry(epoch, first[epoch]) for epoch in sorted(first))
 
-    def lead(self) -> Replica:
-        """Replica A that leads with this log; C is in the ISR and never fetches, so nothing more is committed."""
+    def lead(self, isr: tuple[int, ...] = (A, B, C)) -> Replica:
+        """Replica A that leads with this log. With C in the ISR, which never fetches, nothing more is committed."""
         replica = Replica(PartitionId("t", 0), A, LIVE[A])
         for event in (
             ev.Opened(
@@ -46,7 +47,7 @@ class Log:
                 producers=(),
             ),
             ev.NodesChanged(live=LIVE),
-            ev.RecordChanged(versioned=Versioned(record(isr=(A, B, C), epoch=self.leader_epoch), 1)),
+            ev.RecordChanged(versioned=Versioned(record(isr=isr, epoch=self.leader_epoch), 1)),
             ev.EpochAssigned(),
         ):
             replica.step(event, 0.0)
@@ -151,6 +152,64 @@ def test_every_fetch_is_answered_by_the_rules(log: Log, ask: ev.Fetch, current: 
     known = replica.leader.followers[B]
     assert known.log_end_offset == (ask.fetch_offset if counted else -1)
     assert known.incarnation == (LIVE[B] if counted else -1)
+
+
+EXCEPTIONS = {
+    "replica_id": (C, 9, CONSUMER, A),
+    "incarnation": (LIVE[B] - 1, LIVE[B] + 1),
+    "leader_epoch": (NO_EPOCH, 1, 7),
+    "fetch_offset": (0, 1, 9),
+    "last_fetched_epoch": (NO_EPOCH, 0, 7),
+    "log_start_offset": (0, 1),
+    "high_watermark": (-1, 0, 9),
+    "topic_id": ("", "y"),
+}
+
+
+@hypothesis.settings(max_examples=400, deadline=None)
+@hypothesis.given(logs(), st.data())
+def test_a_member_that_only_follows_is_accounted_as_if_it_were_answered(
+    log: Log, data: st.DataObject
+) -> None:
+    isr = data.draw(st.sampled_from(((A, B), (A, B, C), (A, C))))
+    asked = ev.Fetch(
+        replica_id=B,
+        incarnation=LIVE[B],
+        leader_epoch=log.leader_epoch,
+        fetch_offset=log.end,
+        last_fetched_epoch=log.leader_epoch,
+        high_watermark=log.high_watermark,
+        log_start_offset=log.start,
+        topic_id="x",
+    )
+    earlier = attrs.evolve(asked, fetch_offset=data.draw(st.integers(log.start, log.end)))
+    field = data.draw(st.sampled_from((None, *EXCEPTIONS)))
+    odd = {} if field is None else {field: data.draw(st.sampled_from(EXCEPTIONS[field]))}
+    ask = attrs.evolve(asked, **odd)
+    replica, twin = log.lead(isr), log.lead(isr)
+    if data.draw(st.booleans()):
+        assert answer_to(replica, earlier) == answer_to(twin, earlier)
+    before = state(replica)
+    effects = replica.follow(ask, 1.0)
+    if effects is None:
+        assert state(replica) == before
+        assert ask != asked or B not in isr or before[0][0].incarnation < 0, "it is the usual case"
+        return
+    answer, others = twin.fetch(ask, 1.0)
+    assert effects == others
+    assert (answer.error, answer.diverging, answer.limit_offset) == (ErrorCode.NONE, None, ask.fetch_offset)
+    assert answer.news == (ask.high_watermark < answer.high_watermark), "nothing else is news"
+    assert state(replica) == state(twin)
+
+
+def state(replica: Replica) -> tuple[list[Follower], int, object]:
+    assert replica.leader is not None
+    followers = replica.leader.followers
+    return (
+        [attrs.evolve(followers[B]), attrs.evolve(followers[C])],
+        replica.log.high_watermark,
+        replica.leader.change.pending,
+    )
 
 
 def test_a_predecessor_of_the_process_that_fetched_is_refused() -> None:

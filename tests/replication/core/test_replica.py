@@ -53,6 +53,7 @@ def test_a_duplicate_waits_for_the_commit_of_what_it_repeats() -> None:
     lead.step(ev.Appended(log_end_offset=1))
     assert replies(lead.fetch(B, 1)) == {1: (ErrorCode.NONE, 0), 2: (ErrorCode.NONE, 0)}
     assert replies(lead.step(produce(3, sequence=0))) == {3: (ErrorCode.NONE, 0)}
+    assert replies(lead.step(produce(4, acks=1, sequence=0))) == {4: (ErrorCode.NONE, 0)}
 
 
 @pytest.mark.parametrize("acks", [2, -2])
