@@ -19,6 +19,7 @@ from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 from ..errors import ErrorCode
+from ..making import named
 
 K = TypeVar("K", bound=Hashable)
 Q = TypeVar("Q")
@@ -83,7 +84,7 @@ class FollowerSession(Generic[K, Q]):
         elif not self._untold:
             # As most often: a follower that has everything asks again, or hears a high watermark.
             self._sent = {}
-            return SessionRequest(self._id, self._answers, {}, ())
+            return named(SessionRequest, (self._id, self._answers, {}, ()))
         untold = self._untold
         whole = most is None or len(untold) <= most
         sent = self._sent = untold.copy() if whole else dict(islice(untold.items(), most))
@@ -91,7 +92,7 @@ class FollowerSession(Generic[K, Q]):
             # As most often otherwise: one partition goes on.
             ((key, question),) = sent.items()
             if question is not None:
-                return SessionRequest(self._id, self._answers, {key: question}, ())
+                return named(SessionRequest, (self._id, self._answers, {key: question}, ()))
         questions = {key: asked for key, asked in sent.items() if asked is not None}
         if self._id == NO_SESSION:
             return SessionRequest(NO_SESSION, NEW_SESSION, questions, ())

@@ -77,8 +77,9 @@ class Following:
 
     def want(self, partition: PartitionId, effect: partition_fx.FetchNext) -> None:
         """A replica asks for its next records; after a failure only after its pause."""
-        leader = self._assign(partition, effect.leader)
-        ctx = self._ctx
+        leader, ctx = self._assigned.get(partition) or self._assign(partition, effect.leader), self._ctx
+        # No replica may still wait for an answer of the former leader: a role ends with `StopFetch`.
+        assert leader.channel.peer == effect.leader, f"{partition} asks two leaders"
         pause = 0.0
         if effect.delayed:
             pause = ctx.settings.replica_fetch_backoff
@@ -180,15 +181,12 @@ class Following:
         return {node for node, leader in self._leaders.items() if leader.assigned}
 
     def _assign(self, partition: PartitionId, node: int) -> _Leader:
+        """A partition that is assigned to no leader begins to follow one."""
         leader = self._leaders.get(node)
         if leader is None:
             leader = self._leaders[node] = _Leader(self, self._ctx, self._channels, node)
-        # No replica may still wait for an answer of the former leader: a role ends with `StopFetch`.
-        former = self._assigned.get(partition)
-        assert former in (None, leader), f"{partition} asks two leaders"
-        if former is None:
-            self._assigned[partition] = leader
-            leader.assigned += 1
+        self._assigned[partition] = leader
+        leader.assigned += 1
         return leader
 
 
@@ -399,33 +397,34 @@ class _Leader:
 
     def _take(self, session_id: int, places: _Places, payload: Payload) -> None:
         """Pass the answers to their replicas; all other questions stay open at the leader."""
-        asked = self.session.answered(session_id, places)
+        owner, ctx, session = self._owner, self._ctx, self.session
+        asked = session.answered(session_id, places)
         for partition, (result, position) in places.items():
             want = asked.get(partition)
             if want is None:
                 continue
+            size = result.size
             if result.error != ErrorCode.NONE:
-                self._owner.refused[partition] = min(self._owner.refused.get(partition, 0) + 1, 10)
-            elif self._owner.refused:
-                self._owner.refused.pop(partition, None)
-            if self._owner.is_throttled(partition):
-                self._owner.throttle.took(result.size, self._ctx.now)
+                owner.refused[partition] = min(owner.refused.get(partition, 0) + 1, 10)
+            elif owner.refused:
+                owner.refused.pop(partition, None)
+            if owner.is_throttled(partition):
+                owner.throttle.took(size, ctx.now)
             batches: Batches | None = None
-            if result.size:
+            if size:
                 try:
-                    batches = payload.batches(position, result.size)
+                    batches = payload.batches(position, size)
                 except MalformedBatchError as error:
-                    self._owner.damage(partition, self.channel.peer, str(error))
+                    owner.damage(partition, self.channel.peer, str(error))
                     self._fail(partition, want)
                     continue
-                self._owner.damaged.pop(partition, None)
-            self._ctx.step_replica(
-                partition,
-                _fetched(want, result, batches, may_skip=self._owner.may_skip(partition.topic)),
+                owner.damaged.pop(partition, None)
+            ctx.step_replica(
+                partition, _fetched(want, result, batches, may_skip=owner.may_skip(partition.topic))
             )
             # The replica asks again when its log has finished the requested operation.
-            replica = self._ctx.replicas.get(partition)
-            if replica is not None and replica.log.outstanding and partition not in self.session.open:
+            replica = ctx.replicas.get(partition)
+            if replica is not None and replica.log.outstanding and partition not in session.open:
                 self._appending.add(partition)
 
 

@@ -159,27 +159,28 @@ class FollowerRole:
 
     def _take(self, event: ev.Fetched) -> None:
         """Append what the leader sent, if it goes on from our end and no epoch goes back or beyond."""
-        log = self._replica.log
+        log, batches = self._replica.log, event.batches
         expected, epoch = log.log_end_offset, log.epochs.latest
-        for number, batch in enumerate(event.batches):
-            # The log start may lie inside a batch: then the first one begins below it (KAFKA-6975).
-            goes_on = batch.base_offset == expected or (
-                number == 0 and log.is_empty and batch.base_offset < expected < batch.next_offset
-            )
-            goes_on |= event.may_skip and batch.base_offset > expected
-            if not goes_on or not epoch <= batch.leader_epoch <= event.leader_epoch:
+        base_offset = batches[0].base_offset
+        # The log start may lie inside a batch: then the first one begins below it (KAFKA-6975).
+        begins_inside = base_offset < expected < batches[0].next_offset and log.is_empty
+        if begins_inside:
+            expected = base_offset
+        for batch in batches:
+            begins, belongs_to = batch.base_offset, batch.leader_epoch
+            goes_on = begins == expected or (event.may_skip and begins > expected)
+            if not goes_on or not epoch <= belongs_to <= event.leader_epoch:
                 self._ask(delayed=True)
                 return
-            expected, epoch = batch.next_offset, batch.leader_epoch
+            expected, epoch = batch.next_offset, belongs_to
         self._leader_high_watermark = event.high_watermark
         self._leader_log_start = event.log_start_offset
-        begins_inside = event.batches[0].base_offset < log.log_end_offset
-        log.expect(event.batches)
+        log.expect(batches)
         self._replica.emit(
             _append(
                 handle=event.handle,
-                batches=event.batches,
-                base_offset=event.batches[0].base_offset,
+                batches=batches,
+                base_offset=base_offset,
                 leader_epoch=None,
                 may_skip=event.may_skip,
                 begins_inside=begins_inside,

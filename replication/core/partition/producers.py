@@ -21,6 +21,8 @@ from ..types import (
 from .open_transactions import OpenTransactions
 
 BATCHES_KEPT = 5
+_KEPT_BESIDE = slice(1 - BATCHES_KEPT, None)
+"""Of the batches of a producer, those that are kept beside another one."""
 
 _entry = maker(ProducerEntry)
 
@@ -91,25 +93,21 @@ class ProducerTable:
 
     def record(self, batch: BatchMeta) -> None:
         """Remember a batch that stands (or is about to stand) in the log at its base offset."""
-        if batch.producer_id == NO_PRODUCER:
+        base_offset, count, _, _, producer_id, epoch, sequence, transactional, _ = batch
+        if producer_id == NO_PRODUCER:
             return
-        if batch.transactional or batch.base_sequence < 0:
+        if transactional or sequence < 0:
             self._record_transactional(batch)
             return
-        kept = named(
-            SequencedBatch,
-            (batch.base_sequence, batch.last_sequence, batch.base_offset, batch.next_offset - 1),
-        )
-        entry = self._entries.get(batch.producer_id)
-        earlier: tuple[SequencedBatch, ...] = ()
-        if entry is not None and entry.producer_epoch == batch.producer_epoch:
-            earlier = entry.batches[-(BATCHES_KEPT - 1) :]
-        self._entries[batch.producer_id] = _entry(
-            batch.producer_id,
-            batch.producer_epoch,
-            (*earlier, kept),
-            entry.coordinator_epoch if entry is not None else -1,
-            entry.first_offset if entry is not None else -1,
+        last_sequence = (sequence + count - 1) % SEQUENCE_MODULUS
+        kept = named(SequencedBatch, (sequence, last_sequence, base_offset, base_offset + count - 1))
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            self._entries[producer_id] = _entry(producer_id, epoch, (kept,))
+            return
+        earlier = entry.batches[_KEPT_BESIDE] if entry.producer_epoch == epoch else ()
+        self._entries[producer_id] = _entry(
+            producer_id, epoch, (*earlier, kept), entry.coordinator_epoch, entry.first_offset
         )
 
     def _record_transactional(self, batch: BatchMeta) -> None:
@@ -130,7 +128,7 @@ class ProducerTable:
             kept = SequencedBatch(
                 batch.base_sequence, batch.last_sequence, batch.base_offset, batch.next_offset - 1
             )
-            batches = (*batches[-(BATCHES_KEPT - 1) :], kept)
+            batches = (*batches[_KEPT_BESIDE], kept)
         self._entries[batch.producer_id] = _entry(
             batch.producer_id,
             batch.producer_epoch,

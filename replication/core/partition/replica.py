@@ -172,6 +172,7 @@ class Replica:
         return self._proposals
 
     def _dispatch(self, event: ev.Event) -> None:
+        # Those of every record first: cases are tried one after the other.
         match event:
             case ev.Produce():
                 self._on_produce(event)
@@ -179,6 +180,9 @@ class Replica:
                 self.log.appended(event.log_end_offset)
                 if self._role is not None:
                     self._role.on_appended()
+            case ev.Fetched():
+                if isinstance(self._role, FollowerRole) and self._waiting is None:
+                    self._role.on_fetched(event)
             case ev.EpochAssigned():
                 self.log.outstanding -= 1
             case ev.Admit():
@@ -196,8 +200,11 @@ class Replica:
             case ev.LogStartRaised():
                 if self.log.raise_start(event.log_start_offset) and isinstance(self._role, LeaderRole):
                     self._role.on_log_start_raised()
-            case ev.Fetched() | ev.FetchFailed() | ev.Truncated():
-                self._on_follower_event(event)
+            case ev.FetchFailed():
+                if isinstance(self._role, FollowerRole) and self._waiting is None:
+                    self._role.on_fetch_failed(event)
+            case ev.Truncated():
+                self._on_truncated(event)
             case ev.IsrStored() | ev.IsrRefused() | ev.IsrUnclear():
                 if isinstance(self._role, LeaderRole):
                     self._role.on_isr_outcome(event)
@@ -257,20 +264,12 @@ class Replica:
             )
         )
 
-    def _on_follower_event(self, event: ev.Fetched | ev.FetchFailed | ev.Truncated) -> None:
-        if isinstance(event, ev.Truncated):
-            self.log = self.log.truncated(
-                event.log_start_offset, event.log_end_offset, event.epochs, event.producers, event.ended
-            )
-        if not isinstance(self._role, FollowerRole) or self._waiting is not None:
-            return
-        match event:
-            case ev.Fetched():
-                self._role.on_fetched(event)
-            case ev.FetchFailed():
-                self._role.on_fetch_failed(event)
-            case ev.Truncated():
-                self._role.on_truncated()
+    def _on_truncated(self, event: ev.Truncated) -> None:
+        self.log = self.log.truncated(
+            event.log_start_offset, event.log_end_offset, event.epochs, event.producers, event.ended
+        )
+        if isinstance(self._role, FollowerRole) and self._waiting is None:
+            self._role.on_truncated()
 
     def _on_opened(self, event: ev.Opened) -> None:
         if self._deleted:
