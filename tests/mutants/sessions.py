@@ -16,7 +16,6 @@ from insync.replication.core.broker.gathering import Gathering
 from insync.replication.core.broker.inquiries import Inquiry
 from insync.replication.core.broker.serving import Serving
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.types import PartitionId
 from insync.replication.simulation.fetches import Peer
 
 from .catalogue import Patch, mutant
@@ -136,8 +135,8 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     right = Serving._may_wait
 
-    def may_wait(self: Serving, inquiry: Inquiry, partition: PartitionId) -> bool:
-        waits = right(self, inquiry, partition)
+    def may_wait(self: Serving, inquiry: Inquiry, *asked: Any) -> bool:
+        waits = right(self, inquiry, *asked)
         if waits:
             inquiry.held.clear()
         return waits

@@ -206,8 +206,8 @@ class Gathering:
 def _is_quiet(wanted: ev.Fetch, answer: fx.FetchAnswer) -> bool:
     """Whether all that there is to tell is a high watermark."""
     return (
-        answer.error == ErrorCode.NONE
+        answer.fetch_offset >= answer.limit_offset
+        and answer.error == ErrorCode.NONE
         and answer.diverging is None
-        and answer.fetch_offset >= answer.limit_offset
         and wanted.log_start_offset >= answer.log_start_offset
     )

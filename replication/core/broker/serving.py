@@ -26,6 +26,7 @@ from .gathering import Doubted, Gathering
 from .inquiries import Gathered, Inquiry
 
 if TYPE_CHECKING:
+    from ..partition.leader import LeaderRole
     from .current_reads import CurrentReads
 
 _question, _response = maker(Fetch), maker(FetchResponse)
@@ -83,25 +84,26 @@ class Serving:
 
     def arrived(self, event: FetchArrived) -> None:
         """Accept a request; it is answered now or later, refused, or withdrawn by the asker."""
-        message = event.message
-        if message.replica_id >= 0 and message.replica_id != event.peer.node_id:
+        _, request, message, _ = event
+        node = message.replica_id
+        if node >= 0 and node != event.peer.node_id:
             # A follower's report of its log moves the high watermark: no peer may report for another node.
             self._context.emit(
                 Refuse(
-                    event.request,
-                    f"{event.peer.principal} is not node {message.replica_id} and may not replicate as it",
+                    request,
+                    f"{event.peer.principal} is not node {node} and may not replicate as it",
                 )
             )
             return
         inquiry = self._inquiry(event)
         if isinstance(inquiry, ErrorCode):
-            self._context.emit(Answer(event.request, FetchResponse(partitions=[], error=inquiry), []))
+            self._context.emit(Answer(request, FetchResponse(partitions=[], error=inquiry), []))
             return
         assert inquiry.request is None, "a session has one request at a time"
-        inquiry.request, inquiry.message = event.request, message
+        inquiry.request, inquiry.message = request, message
         final, reads = message.max_wait_ms <= 0, self.current_reads
-        if reads.watches and message.replica_id >= 0 and inquiry.session is not None:
-            inquiry.replica_id, inquiry.incarnation = message.replica_id, message.incarnation
+        if reads.watches and node >= 0 and inquiry.session is not None:
+            inquiry.replica_id, inquiry.incarnation = node, message.incarnation
             reads.fetched(inquiry)
             final = final or reads.waits_for(inquiry)
         if message.session_epoch > NEW_SESSION:
@@ -112,7 +114,7 @@ class Serving:
                 self._hold(inquiry, partition)
         if self._try_answer(inquiry, final=final):
             return
-        self._parked[event.request] = inquiry
+        self._parked[request] = inquiry
         self._set_timer(inquiry, self._context.now + message.max_wait_ms / 1000)
 
     def cancelled(self, request: Hashable) -> None:
@@ -133,16 +135,14 @@ class Serving:
         """The questions of a request, including the open ones of its session."""
         message, now = event.message, self._context.now
         questions = self._questions(message)
-        if message.session_epoch < NEW_SESSION or (
-            message.session_epoch == NEW_SESSION and message.replica_id < 0
-        ):
+        if message.session_epoch <= NEW_SESSION:
+            if message.session_epoch == NEW_SESSION and message.replica_id >= 0:
+                return self._begin(event.connection, message.replica_id, questions)
             # Clients get no session: its memory outlives its requests, and a thousand clients could have
             # as many sessions.
             inquiry = Inquiry(None, questions, event.connection)
             self._look_at(inquiry, questions)
             return inquiry
-        if message.session_epoch == NEW_SESSION:
-            return self._begin(event.connection, message.replica_id, questions)
         # By the connection before anything is changed: a session exists for the one that began it, and for nobody
         # else. A stranger's request must not even count as use of it.
         session = self._cache.find(message.session_id, now, event.connection)
@@ -364,22 +364,26 @@ class Serving:
     def _look_again(self, partitions: Iterable[PartitionId]) -> None:
         due: dict[Inquiry, None] = {}
         for partition in partitions:
-            for inquiry in self._waiting.get(partition, ()):
+            waiting = self._waiting.get(partition)
+            if not waiting:
+                continue
+            replica = self._context.replicas.get(partition)
+            leader = replica.leader if replica is not None else None
+            for inquiry in waiting:
                 assert partition in inquiry.open, f"{partition} is waited for, and nobody has asked about it"
                 inquiry.news[partition] = None
-                if inquiry.request is not None and not self._may_wait(inquiry, partition):
+                if inquiry.request is not None and not self._may_wait(inquiry, partition, leader):
                     due[inquiry] = None
         # Only now, because an answer includes the news of every partition that has some.
         for inquiry in due:
             self._try_answer(inquiry, final=False)
 
-    def _may_wait(self, inquiry: Inquiry, partition: PartitionId) -> bool:
+    def _may_wait(self, inquiry: Inquiry, partition: PartitionId, leader: LeaderRole | None) -> bool:
         """Whether the only possible news for this follower is a high watermark, which is held back then."""
-        message, replica = inquiry.message, self._context.replicas.get(partition)
-        if message is None or message.session_epoch <= NEW_SESSION or replica is None:
-            return False
-        leader = replica.leader
         if leader is None or not leader.has_all(inquiry.open[partition]):
+            return False
+        message = inquiry.message
+        if message is None or message.session_epoch <= NEW_SESSION:
             return False
         if self._hold(inquiry, partition):
             self._tell_later(inquiry)

@@ -33,7 +33,8 @@ class Follower:
 
     def fetched(self, offset: int, leader_end: int, now: float, log_start: int = UNKNOWN_OFFSET) -> None:
         """Account a successful fetch from `offset` at time `now`, the leader's log ending at `leader_end`."""
-        self.log_start_offset = max(self.log_start_offset, log_start)
+        if log_start > self.log_start_offset:
+            self.log_start_offset = log_start
         if offset >= leader_end:
             self.last_caught_up = max(self.last_caught_up, now)
         elif self.leader_end_at_last_fetch != UNKNOWN_OFFSET and offset >= self.leader_end_at_last_fetch:

@@ -224,16 +224,15 @@ class LeaderRole:
     # Fetch
 
     def on_fetch(self, event: ev.Fetch) -> fx.FetchAnswer:
-        error = self._fetch_error(event)
-        if error != ErrorCode.NONE:
-            return self._answer(event, error)
-        end = self._epoch_end(event)
-        if end is not None:
+        if not self._is_sound(event):
+            error = self._fetch_error(event)
+            if error != ErrorCode.NONE:
+                return self._answer(event, error)
+            end = self._epoch_end(event)
             if isinstance(end, ErrorCode):
                 return self._answer(event, end)
-            if diverges(end, event.last_fetched_epoch, event.fetch_offset):
-                # The follower's state stays as it is: what it has past the divergence counts for nothing
-                # (KAFKA-13141).
+            if end is not None and diverges(end, event.last_fetched_epoch, event.fetch_offset):
+                # The follower stays as it is: what it has past the divergence counts for nothing (KAFKA-13141).
                 return self._answer(event, ErrorCode.NONE, diverging=end)
         if event.replica_id != CONSUMER:
             self._account(event)
@@ -244,16 +243,31 @@ class LeaderRole:
 
         Otherwise nothing is done, and `on_fetch` decides.
         """
-        follower = self.followers.get(event.replica_id)
+        log = self._replica.log
         if (
-            follower is None
-            or event.incarnation != follower.incarnation
-            or event.last_fetched_epoch != self._replica.log.epochs.latest
-            or not self.has_all(event)
+            event.fetch_offset != log.log_end_offset
+            or event.log_start_offset < log.log_start_offset
+            or not self._is_sound(event)
         ):
             return False
         self._account(event)
         return True
+
+    def _is_sound(self, event: ev.Fetch) -> bool:
+        """Whether a member of the ISR asks, in this very epoch, that goes on from the latest epoch of the log, as
+        nearly always: then nothing is wrong with its question, and nothing diverges.
+        """
+        follower = self.followers.get(event.replica_id)
+        log, record = self._replica.log, self.record
+        return (
+            follower is not None
+            and event.incarnation == follower.incarnation
+            and event.leader_epoch == self.epoch
+            and event.last_fetched_epoch == log.epochs.latest
+            and log.log_start_offset <= event.fetch_offset <= log.log_end_offset
+            and event.replica_id in record.isr
+            and event.topic_id == record.topic_id
+        )
 
     def has_all(self, wanted: ev.Fetch) -> bool:
         """Whether a member of the ISR waits that has everything that is in the log, in this very epoch.
@@ -320,23 +334,18 @@ class LeaderRole:
 
     def _account(self, event: ev.Fetch) -> None:
         """A follower holds everything below its fetch offset: lag, then joining, then the high watermark."""
-        replica = self._replica
+        replica, offset, start = self._replica, event.fetch_offset, event.log_start_offset
         follower = self.followers[event.replica_id]
         if event.incarnation != follower.incarnation:
             if follower.incarnation >= 0:
                 follower = self._replaced(follower)
             follower.incarnation = event.incarnation
-        is_member = event.replica_id in self.record.isr
-        tells_nothing = (
-            is_member
-            and event.fetch_offset == follower.log_end_offset
-            and event.log_start_offset == follower.log_start_offset
-        )
-        follower.fetched(event.fetch_offset, replica.log.log_end_offset, replica.now, event.log_start_offset)
-        if tells_nothing:
-            return  # as when its parked question is looked at again because of what was appended meanwhile
-        if not is_member:
+        is_same = offset == follower.log_end_offset and start == follower.log_start_offset
+        follower.fetched(offset, replica.log.log_end_offset, replica.now, start)
+        if event.replica_id not in self.record.isr:
             self.change.maybe_expand(follower)
+        elif is_same:
+            return  # as when its parked question is looked at again because of what was appended meanwhile
         self.advance()
         self.deletions.complete()
 

@@ -8,28 +8,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from typing import NamedTuple
 
 import attrs
 
-from ..making import maker
+from ..making import named
 
 
-@attrs.frozen(slots=True)
-class Parked:
-    """Waits until the log (or its high watermark) reaches `end_offset`; ordered by that."""
+class Parked(NamedTuple):
+    """Waits until the log (or its high watermark) reaches `end_offset`; ordered by that, and then by request."""
 
     end_offset: int
     request_id: int
     base_offset: int
     deadline: float
-
-    def __lt__(self, other: Parked) -> bool:
-        if self.end_offset != other.end_offset:
-            return self.end_offset < other.end_offset
-        return self.request_id < other.request_id
-
-
-_parked = maker(Parked)
 
 
 class ProducePurgatory:
@@ -47,7 +39,7 @@ class ProducePurgatory:
         self, *, request_id: int, base_offset: int, end_offset: int, deadline: float, committed: bool
     ) -> None:
         heap = self._for_commit if committed else self._for_write
-        heapq.heappush(heap, _parked(end_offset, request_id, base_offset, deadline))
+        heapq.heappush(heap, named(Parked, (end_offset, request_id, base_offset, deadline)))
 
     def written(self, log_end_offset: int) -> list[Parked]:
         """Take out those that waited for the local write up to `log_end_offset`."""

@@ -298,6 +298,40 @@ def test_an_idle_partition_of_a_session_is_not_looked_at_again() -> None:
     assert set(asked) == {serve.partitions[1]}
 
 
+def test_no_answer_is_made_to_a_member_that_has_everything() -> None:
+    serve = Serve()
+    (partition,) = serve.partitions
+    serve.append(partition)
+    serve.begin(serve.question(partition, 0))
+    serve.context.ask_replica = None  # type: ignore[assignment, method-assign]
+    serve.go_on(serve.question(partition, 1))
+    assert serve.context.replicas[partition].log.high_watermark == 1
+    assert serve.settle() == [], "only the high watermark is news, which waits for more"
+
+
+def test_a_member_that_has_everything_hears_of_the_high_watermark_after_a_while() -> None:
+    serve = Serve()
+    (partition,) = serve.partitions
+    serve.append(partition)
+    serve.begin(serve.question(partition, 0))
+    for _ in range(2):  # the second time the high watermark has moved before
+        assert serve.go_on(serve.question(partition, 1)) == []
+        assert serve.settle() == []
+        assert results(serve.wait(QUIET_DELAY))[0].high_watermark == 1
+        serve.answers += 1
+    assert serve.go_on(serve.question(partition, 1, high_watermark=1)) == []
+    assert serve.wait(2 * QUIET_DELAY) == [], "it knows"
+
+
+def test_a_member_that_has_everything_hears_of_the_high_watermark_at_once_in_a_new_session() -> None:
+    serve = Serve()
+    (partition,) = serve.partitions
+    serve.append(partition)
+    serve.begin(serve.question(partition, 0))
+    serve.go_on(serve.question(partition, 1))
+    assert results(serve.begin(serve.question(partition, 1)))[0].high_watermark == 1
+
+
 def test_a_cold_read_is_warmed_once_and_told_when_it_is_warm() -> None:
     serve = Serve()
     (partition,) = serve.partitions
