@@ -17,7 +17,14 @@ from insync.replication.core.broker.serving import QUIET_DELAY
 from insync.replication.core.control.records import Versioned
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.messages import FetchPartition, FetchRequest, FetchResult, PartitionName
+from insync.replication.core.messages import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    FetchPartition,
+    FetchRequest,
+    FetchResult,
+    PartitionName,
+)
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
 from insync.replication.core.types import BatchMeta, PartitionId
@@ -298,6 +305,47 @@ def test_an_idle_partition_of_a_session_is_not_looked_at_again() -> None:
     assert set(asked) == {serve.partitions[1]}
 
 
+def test_a_replica_is_asked_what_the_request_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    serve = Serve()
+    (partition,) = serve.partitions
+    asked: list[ev.Fetch] = []
+
+    def ask(partition: PartitionId, question: ev.Fetch) -> fx.FetchAnswer:
+        asked.append(question)
+        return fx.FetchAnswer(error=ErrorCode.NONE, news=False)
+
+    monkeypatch.setattr(serve.context, "ask_replica", ask)
+    said = {
+        "fetch_offset": 1,
+        "max_bytes": 2,
+        "leader_epoch": 3,
+        "last_fetched_epoch": 4,
+        "high_watermark": 5,
+        "log_start_offset": 6,
+    }
+    wanted = FetchPartition(
+        topic=partition.topic,
+        partition=partition.partition,
+        topic_id="x",
+        **said,  # type: ignore[arg-type]
+    )
+    for level in (READ_UNCOMMITTED, READ_COMMITTED):
+        message = FetchRequest(
+            replica_id=-1,
+            incarnation=7,
+            max_wait_ms=0,
+            min_bytes=1,
+            max_bytes=8,
+            partitions=[wanted],
+            isolation_level=level,
+        )
+        serve.tell(FetchArrived("of a consumer", f"r{level}", message, Peer(-1)))
+        question = ev.Fetch(
+            replica_id=-1, incarnation=7, topic_id="x", read_committed=level == READ_COMMITTED, **said
+        )
+        assert asked.pop() == question
+
+
 def test_no_answer_is_made_to_a_member_that_has_everything() -> None:
     serve = Serve()
     (partition,) = serve.partitions
@@ -330,6 +378,20 @@ def test_a_member_that_has_everything_hears_of_the_high_watermark_at_once_in_a_n
     serve.begin(serve.question(partition, 0))
     serve.go_on(serve.question(partition, 1))
     assert results(serve.begin(serve.question(partition, 1)))[0].high_watermark == 1
+
+
+def test_a_member_that_waits_hears_after_a_while_what_another_one_has_committed() -> None:
+    serve = Serve()
+    (partition,) = serve.partitions
+    versioned = Versioned(attrs.evolve(record(isr=(A, B, C)), partition=partition.partition), 2)
+    serve.report(partition, ev.RecordChanged(versioned=versioned))
+    serve.append(partition)
+    serve.begin(serve.question(partition, 0))
+    serve.go_on(serve.question(partition, 1))
+    assert serve.wait(2 * QUIET_DELAY) == []
+    serve.fetch(serve.question(partition, 1), node=C, connection="of C", max_wait_ms=0)
+    assert serve.settle() == []
+    assert results(serve.wait(QUIET_DELAY))[0].high_watermark == 1
 
 
 def test_a_cold_read_is_warmed_once_and_told_when_it_is_warm() -> None:
