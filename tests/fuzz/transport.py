@@ -116,7 +116,7 @@ def frames_in(link: StreamLink) -> tuple[list[tuple[object, bytes, bytes]], str]
 
 
 def run_frames(raw: bytes) -> None:
-    """The same frames, and the same end, come out of a stream in any pieces, whoever takes them."""
+    """The same frames, and the same end, come out of a stream in whatever pieces it comes, in C and in Python."""
     if len(raw) < 2:
         return
     data = repaired(raw[2:]) if raw[0] & _REPAIR else raw[2:]

@@ -444,7 +444,7 @@ def test_only_links_are_taken_from():
 def test_a_link_that_is_closed_meanwhile_keeps_nothing():
     """The collection of garbage runs finalizers, while memory is allocated (up to Python 3.11)."""
     link = link_with(PLAIN * 20)
-    threshold = gc.get_threshold()
+    usual = gc.get_threshold()
 
     def close(phase: str, info: object) -> None:
         link._let_go()
@@ -454,7 +454,7 @@ def test_a_link_that_is_closed_meanwhile_keeps_nothing():
     try:
         found = take_frames(link)
     finally:
-        gc.set_threshold(*threshold)
+        gc.set_threshold(*usual)
         gc.callbacks.remove(close)
     closed = link._memory is None
     assert closed or sys.version_info >= (3, 12)
