@@ -54,12 +54,12 @@ def test_only_what_is_found_without_a_look_at_the_files_is_at_hand(tmp_path: Pat
     assert not segment.let_go()
     assert log.read_at_hand(1, max_bytes=1, limit_offset=2) is not None
     assert not segment.let_go(), "it was used again"
+    log.advance_log_start_offset(1)
+    assert log.read_at_hand(0, max_bytes=1, limit_offset=2) is None, "it was deleted"
     append(log, batch(3), batch())
     assert log.read_at_hand(3, max_bytes=1, limit_offset=6) == log.read(3, max_bytes=1), "inside of a batch"
     log._begin_segment(6)
     assert log.read_at_hand(5, max_bytes=1, limit_offset=6) is None, "it is in the segment before"
-    log.advance_log_start_offset(1)
-    assert log.read_at_hand(0, max_bytes=1, limit_offset=2) is None, "it was deleted"
     log.close()
     log = open_disk(tmp_path / "t-0", LARGE, clean=True, recovery_point=6)
     assert log.read_at_hand(5, max_bytes=1, limit_offset=6) is None, "nothing is known yet"
