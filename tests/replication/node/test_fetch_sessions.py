@@ -13,11 +13,14 @@ import trio
 from insync.replication import Admin, Node, Producer, wire
 from insync.replication.core import messages as m
 from insync.replication.core.broker import effects as fx
-from insync.replication.core.broker import gathering, serving
+from insync.replication.core.broker import serving
+from insync.replication.core.broker.context import Context
 from insync.replication.core.broker.events import FetchArrived
 from insync.replication.core.broker.fetch_session import SessionCache
 from insync.replication.core.broker.timers import Timers
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.partition.effects import FetchAnswer
+from insync.replication.core.partition.events import Fetch
 from insync.replication.core.types import PartitionId
 from insync.replication.node._dialler import Dialler
 from insync.transport import Identity, Security, connect
@@ -80,16 +83,14 @@ async def test_a_high_watermark_travels_with_the_next_batches(
     tmp_path: Path, told: list[m.FetchRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving, "QUIET_DELAY", 100.0)
-    asked: list[m.FetchPartition] = []
-    ask: Any = gathering.Gathering.ask
+    asked: list[PartitionId] = []
+    ask = Context.ask_replica
 
-    def noted(
-        self: gathering.Gathering, partition: PartitionId, message: Any, wanted: m.FetchPartition
-    ) -> object:
-        asked.append(wanted)
-        return ask(self, partition, message, wanted)
+    def noted(self: Context, partition: PartitionId, question: Fetch) -> FetchAnswer:
+        asked.append(partition)
+        return ask(self, partition, question)
 
-    monkeypatch.setattr(gathering.Gathering, "ask", noted)
+    monkeypatch.setattr(Context, "ask_replica", noted)
     timers: list[str] = []
     call_at = Timers.call_at
 
@@ -119,9 +120,7 @@ async def test_a_high_watermark_travels_with_the_next_batches(
                 await (await producer.send("t", b"x")).wait()
             assert len(timers) < records, f"one wakes the loop for each, be it needed or not: {timers}"
             assert len(told) == records, "one request for each batch, none for a high watermark"
-            assert len(asked) == 2 * records, (
-                "when it comes and when there are batches, not for a high watermark"
-            )
+            assert len(asked) == records, "when there are batches, neither before nor for a high watermark"
 
 
 async def test_a_partition_with_news_does_not_have_all_others_looked_at(
@@ -130,15 +129,13 @@ async def test_a_partition_with_news_does_not_have_all_others_looked_at(
     """Many high watermarks may be held back for the next answer: what a change costs does not grow with them."""
     monkeypatch.setattr(serving, "QUIET_DELAY", 100.0)
     partitions = 60
-    asked: list[m.FetchPartition] = []
+    asked: list[PartitionId] = []
     most_held = 0
-    ask, look_again = gathering.Gathering.ask, serving.Serving._look_again
+    ask, look_again = Context.ask_replica, serving.Serving._look_again
 
-    def counted_ask(
-        self: gathering.Gathering, partition: PartitionId, message: Any, wanted: m.FetchPartition
-    ) -> object:
-        asked.append(wanted)
-        return ask(self, partition, message, wanted)
+    def counted_ask(self: Context, partition: PartitionId, question: Fetch) -> FetchAnswer:
+        asked.append(partition)
+        return ask(self, partition, question)
 
     def checked_look_again(self: serving.Serving, partitions: Iterable[PartitionId]) -> None:
         nonlocal most_held
@@ -163,7 +160,7 @@ async def test_a_partition_with_news_does_not_have_all_others_looked_at(
         async with Admin(servers) as admin, Producer(servers) as producer:
             await admin.create_topic("t", partitions=partitions, replication_factor=3)
             await until(lambda: full_isr(admin, "t", 3), 60)
-            monkeypatch.setattr(gathering.Gathering, "ask", counted_ask)
+            monkeypatch.setattr(Context, "ask_replica", counted_ask)
             monkeypatch.setattr(serving.Serving, "_look_again", checked_look_again)
             for delivery in [await producer.send("t", b"x", partition=n) for n in range(partitions)]:
                 await delivery.wait()

@@ -287,6 +287,8 @@ def test_a_first_batch_is_told_however_large_it_is() -> None:
     questions = [serve.question(partition, 0) for partition in serve.partitions]
     told = results(serve.fetch(*questions, max_bytes=1))
     assert (told[0].size, told[1].size) == (SIZE, 0)
+    told = results(serve.fetch(*questions, max_bytes=0))
+    assert (told[0].size, told[1].size) == (SIZE, 0), "one batch in any case"
 
 
 def test_an_idle_partition_of_a_session_is_not_looked_at_again() -> None:
