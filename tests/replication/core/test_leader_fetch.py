@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import hypothesis
 from hypothesis import strategies as st
@@ -85,8 +87,11 @@ def fetches(draw: st.DrawFn) -> ev.Fetch:
     )
 
 
-def judge(log: Log, ask: ev.Fetch) -> tuple[ErrorCode, EpochEnd | None]:
-    """The error, or where the reader's log parts from ours, by KIP-516, KIP-320, KIP-101 and KIP-595."""
+def judge(log: Log, ask: ev.Fetch, known: int) -> tuple[ErrorCode, EpochEnd | None]:
+    """The error, or where the reader's log parts from ours, by KIP-516, KIP-320, KIP-903, KIP-101 and KIP-595.
+
+    known: the incarnation of the process of B that has fetched before.
+    """
     reader = ask.replica_id == CONSUMER
     if ask.topic_id not in ("", "x"):
         return ErrorCode.INCONSISTENT_TOPIC_ID, None
@@ -95,6 +100,8 @@ def judge(log: Log, ask: ev.Fetch) -> tuple[ErrorCode, EpochEnd | None]:
         return ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH, None
     if not reader and (ask.leader_epoch == NO_EPOCH or ask.replica_id == 9):
         return ErrorCode.UNKNOWN_LEADER_EPOCH, None
+    if not reader and ask.incarnation < known:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER, None
     if ask.fetch_offset < log.start:
         return ErrorCode.OFFSET_OUT_OF_RANGE, None
     if ask.last_fetched_epoch == NO_EPOCH:
@@ -118,13 +125,20 @@ def answer_to(replica: Replica, ask: ev.Fetch) -> fx.FetchAnswer:
 
 
 @hypothesis.settings(max_examples=400, deadline=None)
-@hypothesis.given(logs(), fetches(), st.booleans())
-def test_every_fetch_is_answered_by_the_rules(log: Log, ask: ev.Fetch, current: bool) -> None:
+@hypothesis.given(logs(), fetches(), st.booleans(), st.booleans(), st.integers(-1, 1))
+def test_every_fetch_is_answered_by_the_rules(
+    log: Log, ask: ev.Fetch, current: bool, again: bool, younger: int
+) -> None:
     if current:
         ask = attrs.evolve(ask, leader_epoch=log.leader_epoch, topic_id="x")
     replica = log.lead()
+    if again:
+        answer_to(replica, asked_at_the_end(log))
+        epoch = log.leader_epoch if current else ask.last_fetched_epoch
+        ask = attrs.evolve(ask, incarnation=LIVE[B] + younger, last_fetched_epoch=epoch)
+    before = (log.end, LIVE[B]) if again else (-1, -1)
     answer = answer_to(replica, ask)
-    error, diverging = judge(log, ask)
+    error, diverging = judge(log, ask, before[1])
     assert (answer.error, answer.diverging) == (error, diverging)
     follower = ask.replica_id != CONSUMER
     limit = log.end if follower else log.high_watermark
@@ -150,8 +164,22 @@ def test_every_fetch_is_answered_by_the_rules(log: Log, ask: ev.Fetch, current: 
     assert replica.leader is not None
     counted = follower and error == ErrorCode.NONE and diverging is None
     known = replica.leader.followers[B]
-    assert known.log_end_offset == (ask.fetch_offset if counted else -1)
-    assert known.incarnation == (LIVE[B] if counted else -1)
+    after = (ask.fetch_offset, ask.incarnation) if counted else before
+    assert (known.log_end_offset, known.incarnation) == after
+
+
+def asked_at_the_end(log: Log) -> ev.Fetch:
+    """What B asks when it has everything."""
+    return ev.Fetch(
+        replica_id=B,
+        incarnation=LIVE[B],
+        leader_epoch=log.leader_epoch,
+        fetch_offset=log.end,
+        last_fetched_epoch=log.leader_epoch,
+        high_watermark=log.high_watermark,
+        log_start_offset=log.start,
+        topic_id="x",
+    )
 
 
 EXCEPTIONS = {
@@ -172,19 +200,10 @@ def test_a_member_that_only_follows_is_accounted_as_if_it_were_answered(
     log: Log, data: st.DataObject
 ) -> None:
     isr = data.draw(st.sampled_from(((A, B), (A, B, C), (A, C))))
-    asked = ev.Fetch(
-        replica_id=B,
-        incarnation=LIVE[B],
-        leader_epoch=log.leader_epoch,
-        fetch_offset=log.end,
-        last_fetched_epoch=log.leader_epoch,
-        high_watermark=log.high_watermark,
-        log_start_offset=log.start,
-        topic_id="x",
-    )
+    asked = asked_at_the_end(log)
     earlier = attrs.evolve(asked, fetch_offset=data.draw(st.integers(log.start, log.end)))
     field = data.draw(st.sampled_from((None, *EXCEPTIONS)))
-    odd = {} if field is None else {field: data.draw(st.sampled_from(EXCEPTIONS[field]))}
+    odd: dict[str, Any] = {} if field is None else {field: data.draw(st.sampled_from(EXCEPTIONS[field]))}
     ask = attrs.evolve(asked, **odd)
     replica, twin = log.lead(isr), log.lead(isr)
     if data.draw(st.booleans()):
@@ -195,6 +214,8 @@ def test_a_member_that_only_follows_is_accounted_as_if_it_were_answered(
         assert state(replica) == before
         assert ask != asked or B not in isr or before[0][0].incarnation < 0, "it is the usual case"
         return
+    started, known = max(ask.log_start_offset, log.start), ask.high_watermark
+    assert ask == attrs.evolve(asked, log_start_offset=started, high_watermark=known), "something is amiss"
     answer, others = twin.fetch(ask, 1.0)
     assert effects == others
     assert (answer.error, answer.diverging, answer.limit_offset) == (ErrorCode.NONE, None, ask.fetch_offset)
