@@ -137,6 +137,32 @@ def test_batches_that_do_not_go_on_from_the_end_are_asked_for_again(batches: tup
     assert replica.log.next_offset == 10
 
 
+@pytest.mark.parametrize(
+    ("batches", "goes_on"),
+    [
+        ((BatchMeta(38, 4, 1, 9), BatchMeta(42, 1, 1, 9)), True),
+        ((BatchMeta(38, 2, 1, 9),), False),
+        ((BatchMeta(40, 4, 1, 9), BatchMeta(42, 4, 1, 9)), False),
+    ],
+    ids=["from below the start", "all below the start", "the second one overlaps"],
+)
+def test_only_the_first_batch_of_an_empty_log_may_begin_below_its_start(
+    batches: tuple[BatchMeta, ...], goes_on: bool
+) -> None:
+    replica = Replica(PartitionId("t", 0), 2, 22)
+    opened = ev.Opened(log_start_offset=40, log_end_offset=40, high_watermark=40, epochs=(), producers=())
+    replica.step(opened, 0.0)
+    replica.step(ev.RecordChanged(versioned=record(1)), 0.0)
+    (effect,) = replica.step(fetched(40, log_start_offset=40, batches=batches), 0.0)
+    if goes_on:
+        assert effect == fx.Append(
+            handle=None, batches=batches, base_offset=38, leader_epoch=None, begins_inside=True
+        )
+        assert replica.log.next_offset == 43
+    else:
+        assert isinstance(effect, fx.FetchNext) and effect.delayed
+
+
 def test_out_of_range_cuts_to_a_shorter_leader_or_starts_over_past_the_end() -> None:
     shorter = follower().step(
         fetched(10, error=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=0, log_end_offset=6), 0.0
