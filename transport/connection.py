@@ -412,15 +412,15 @@ class Connection:
             self._wake_writer()
             return
         pieces: list[Part] = []
-        for head, parts, _, is_small in session.outbox:
-            if is_small:
-                # One piece on its way out: more are looked at one by one, by everybody there.
-                pieces.append(b"".join((head, *parts)))  # type: ignore[arg-type]
-            else:
-                pieces.append(head)
-                pieces += parts
         try:
             try:
+                for head, parts, _, is_small in session.outbox:
+                    if is_small:
+                        # One piece on its way out: more are looked at one by one, by everybody there.
+                        pieces.append(b"".join((head, *parts)))  # type: ignore[arg-type]
+                    else:
+                        pieces.append(head)
+                        pieces += parts
                 taken = self._inner.send_now(pieces)
             except TransportError:
                 raise

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import pytest
 import trio
 import trio.testing
 
-from insync.transport import Connection, ConnectionLost, Identity, Request, connect, serve, turn
+from insync.transport import Connection, ConnectionLost, Identity, Request, Response, connect, serve, turn
 from insync.transport._turn import Turn
 from insync.transport.stream import StreamLink
 
@@ -203,3 +204,40 @@ def test_what_a_flush_adds_at_the_end_is_not_left_for_the_next_turn() -> None:
         ours.hurry()
         ours.note(Looking())
     assert found == [True, False]
+
+
+async def test_a_part_that_was_released_before_the_end_of_a_turn_breaks_its_connection_alone() -> None:
+    """It cannot be sent any more. Whoever ends the turn may be about something else, and so are others in it."""
+    done: dict[bytes, object] = {}
+    both = trio.Event()
+
+    def on_done(body: bytes, outcome: object) -> None:
+        done[body] = outcome
+        if len(done) == 2:
+            both.set()
+
+    def echo(request: Request) -> None:
+        request.payload.release()
+        request.reply(request.body)
+
+    async with trio.open_nursery() as nursery:
+        serving = await nursery.start(
+            lambda **kw: serve("tcp://127.0.0.1:0", echo, identity=Identity(node_id=1), **kw)
+        )
+        broken, other = [
+            await connect(serving.endpoints[0], identity=Identity(), nursery=nursery) for _ in range(2)
+        ]
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        with turn():
+            part = memoryview(bytearray(b"part"))
+            broken.request_nowait(1, b"x", [part], timeout=5, on_done=partial(on_done, b"x"))
+            other.request_nowait(1, b"y", timeout=5, on_done=partial(on_done, b"y"))
+            part.release()
+        with trio.fail_after(5):
+            await both.wait()
+            await broken.closed.wait()
+        answer = done[b"y"]
+        assert isinstance(done[b"x"], ConnectionLost) and isinstance(answer, Response)
+        answer.release()
+        assert not other.closed.is_set()
+        nursery.cancel_scope.cancel()
