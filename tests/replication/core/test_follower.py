@@ -93,6 +93,15 @@ def test_a_late_divergence_does_not_cut_what_was_fetched_since() -> None:
     assert replica.step(late, 0.0) == []
 
 
+def test_a_cut_that_a_newer_epoch_waits_for_leads_to_no_question_of_the_older_one() -> None:
+    replica = follower()
+    replica.step(fetched(10, last_fetched_epoch=0, diverging=EpochEnd(0, 4)), 0.0)
+    replica.step(ev.RecordChanged(versioned=record(2, leader=3)), 0.0)
+    assert replica.stepping
+    asked = only(replica.step(truncated(4, EpochEntry(0, 0)), 0.0), fx.FetchNext)
+    assert [(each.leader, each.leader_epoch) for each in asked if isinstance(each, fx.FetchNext)] == [(3, 2)]
+
+
 def test_an_answer_for_another_offset_or_epoch_is_ignored() -> None:
     replica = follower()
     assert replica.step(fetched(9, high_watermark=9), 0.0) == []

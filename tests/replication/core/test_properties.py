@@ -22,6 +22,7 @@ from insync.replication.core.types import (
     BatchMeta,
     EpochEnd,
     EpochEntry,
+    TransactionMarker,
 )
 
 
@@ -191,6 +192,33 @@ def _slow_verdict(written: list[BatchMeta], batch: BatchMeta) -> SequenceVerdict
     if any((b.base_sequence, b.offset_count) == (batch.base_sequence, batch.offset_count) for b in kept):
         return SequenceVerdict.DUPLICATE
     return SequenceVerdict.ACCEPT if follows else SequenceVerdict.OUT_OF_ORDER
+
+
+def test_a_producers_new_epoch_has_no_batches_of_the_last_one() -> None:
+    table = ProducerTable()
+    for offset, (epoch, sequence) in enumerate([(0, 0), (0, 1), (0, 2), (1, 0)]):
+        table.record(BatchMeta(offset, 1, 0, 1, 7, epoch, sequence))
+    verdict, _ = table.check(BatchMeta(0, 1, 0, 1, 7, 1, 2))
+    assert verdict is SequenceVerdict.OUT_OF_ORDER, "the same sequence was written in another epoch"
+
+
+def test_what_is_no_batch_of_a_transaction_leaves_what_is_known_of_them() -> None:
+    table = ProducerTable()
+    table.record(
+        BatchMeta(0, 1, 0, 1, 7, 0, -1, True, TransactionMarker(committed=True, coordinator_epoch=4))
+    )
+    table.record(BatchMeta(1, 1, 0, 1, 7, 0, 0, True))
+    table.record(BatchMeta(2, 1, 0, 1, 7, 0, 1))
+    entry = table.get(7)
+    assert entry is not None
+    assert (entry.coordinator_epoch, entry.first_offset) == (4, 1)
+
+
+def test_a_batch_without_sequences_is_not_one_that_may_be_repeated() -> None:
+    table = ProducerTable()
+    table.record(BatchMeta(0, 3, 0, 1, 7, 0, -1))
+    entry = table.get(7)
+    assert entry is not None and entry.batches == ()
 
 
 nodes = st.sets(st.integers(1, 4))

@@ -248,7 +248,10 @@ def test_a_leader_whose_connection_ends_is_in_doubt_for_a_moment_or_until_it_ans
 
 
 def test_a_leader_that_nothing_is_fetched_from_any_more_is_not_in_doubt() -> None:
-    desk, _ = asking(ZERO)
+    desk, ask = asking(ZERO)
+    desk.answer(ask, result(ZERO, size=10), payload=Payload(10, {0: [Info(base_offset=0)]}))
+    desk.written(ZERO)
+    assert [each.fetch_offset for each in desk.request.partitions] == [1]
     desk.tell(ev.PeerDisconnected(connection="c", reason="reset"))
     desk.record(led_by(1, ZERO, epoch=2, version=2))
     assert not desk.following.doubted(desk.ctx.now)
