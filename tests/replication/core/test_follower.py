@@ -93,6 +93,16 @@ def test_a_late_divergence_does_not_cut_what_was_fetched_since() -> None:
     assert replica.step(late, 0.0) == []
 
 
+@pytest.mark.parametrize("bases", [(9,), (8,), (10, 11), (12, 10)])
+def test_where_offsets_may_be_missing_none_comes_twice(bases: tuple[int, ...]) -> None:
+    replica = follower()
+    batches = tuple(BatchMeta(base, 2, 1, 100) for base in bases)
+    taken = attrs.evolve(fetched(10, last_fetched_epoch=0, batches=batches), may_skip=True)
+    effects = replica.step(taken, 0.0)
+    assert not only(effects, fx.Append)
+    assert [each.fetch_offset for each in effects if isinstance(each, fx.FetchNext)] == [10]
+
+
 def test_a_cut_that_a_newer_epoch_waits_for_leads_to_no_question_of_the_older_one() -> None:
     replica = follower()
     replica.step(fetched(10, last_fetched_epoch=0, diverging=EpochEnd(0, 4)), 0.0)

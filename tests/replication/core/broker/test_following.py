@@ -136,6 +136,13 @@ def test_a_partition_that_changes_leaders_is_asked_about_once() -> None:
     assert [(each.topic, each.partition) for each in desk.request.forgotten] == [("t", 0)]
 
 
+def test_a_replica_that_asks_another_leader_has_withdrawn_from_the_first() -> None:
+    desk, _ = asking(ZERO)
+    question = attrs.evolve(desk.following.questions(LEADER)[ZERO], leader=3)
+    with pytest.raises(AssertionError, match="asks two leaders"):
+        desk.following.want(ZERO, question)
+
+
 def test_a_question_of_an_earlier_epoch_is_answered_in_vain() -> None:
     desk, ask = asking(ZERO)
     desk.record(led_by(LEADER, ZERO, epoch=2, version=2))
