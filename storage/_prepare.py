@@ -27,7 +27,7 @@ buffers in a gathered write."""
 
 
 def stamped(data: Buffer, base_offset: int, next_offset: int, leader_epoch: int) -> Buffer | None:
-    """A copy of batches, with offsets up to `next_offset` and this epoch; None if they do not have so many."""
+    """A copy of batches with new offsets and this epoch; None if their offsets do not end at `next_offset`."""
     copy = bytearray(data)
     end = lib.isr_batch_stamp(ffi.from_buffer(copy), len(copy), base_offset, leader_epoch)
     return copy if end == next_offset else None

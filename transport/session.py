@@ -37,7 +37,7 @@ _IGNORED_FROM = 128
 _SMALL = 4 << 10
 """Bytes of a payload that may be copied behind its head."""
 _FEW = 64
-"""Deadlines of requests that are done may be so many more than half of all."""
+"""So many deadlines of requests that are done may be kept, beyond one for each open request."""
 _new = tuple.__new__
 """Makes a named tuple without the call of Python that its class would cost."""
 _REPLY, _REQUEST = int(FrameType.REPLY), int(FrameType.REQUEST)

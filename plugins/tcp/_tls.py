@@ -159,7 +159,7 @@ class _QuietStream(trio.abc.Stream):
 
     turns: it hands out what it receives when it is its turn. What comes of a handshake takes up to milliseconds of
     the loop at once, with a large key six of them: of many dialers that come together one goes on in each step of
-    the loop, and whoever is served runs in between.
+    the loop, and connections that are open run in between.
     """
 
     def __init__(self, sock: trio.socket.SocketType, turns: trio.Lock | None) -> None:
@@ -185,7 +185,7 @@ class _QuietStream(trio.abc.Stream):
         data = await self._stream.receive_some(max_bytes)
         if self.turns is not None:
             async with self.turns:
-                pass  # whoever is next goes on in the next step
+                pass  # the next stream goes on in the next step
         return data
 
     async def aclose(self) -> None:

@@ -326,7 +326,7 @@ class LogWriter:
         self._handover.ask()
 
     def _append_run(self, lane: Lane, run: list[AppendWork]) -> Sequence[Told]:
-        """Do consecutive appends to one log; what is to be told of them."""
+        """Do consecutive appends to one log; returns what the event loop is to tell of them."""
         if lane.broken:
             return [Call(lane, work.dropped, work.dropped) for work in run]
         assert lane.log is not None

@@ -225,7 +225,7 @@ async def test_a_client_may_have_a_name(tmp_path):
 
 
 async def test_of_many_handshakes_one_goes_on_in_each_step_of_the_loop(env, monkeypatch):
-    """Each takes milliseconds: whoever is served would wait for all of those that come together."""
+    """Each takes milliseconds: open connections would wait for all of those that come together."""
     steps = Steps()
     taken: dict[ssl.SSLObject, int] = {}
 
