@@ -10,6 +10,7 @@ import attrs
 import pytest
 
 from insync.storage import (
+    Chunk,
     DiskLog,
     EpochEntry,
     Log,
@@ -19,7 +20,7 @@ from insync.storage import (
     StorageError,
 )
 from insync.storage import _files as files
-from insync.storage.batch import build_batch
+from insync.storage.batch import build_batch, scan
 
 from .building import all_bytes, append, batch, fill, offsets, open_disk
 from .memory_log import MemoryLog
@@ -82,6 +83,18 @@ def test_without_timestamps_the_clock_counts(tmp_path: Path, monkeypatch: pytest
     now[0] += 0.001
     put(log, -1)
     assert bases(log) == (0, 4)
+    log.close()
+
+
+def test_an_empty_segment_has_no_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes all that one append brings, however long it has waited for it."""
+    now = [time.monotonic()]
+    monkeypatch.setattr("insync.storage._segment.time.monotonic", lambda: now[0])
+    log = open_disk(tmp_path / "t-0", LogSettings(segment_ms=1000))
+    now[0] += 5
+    undated = build_batch([None], [b"x"], timestamps_ms=-1)
+    log.append([Chunk(undated, scan(undated), at, 0) for at in range(3)])
+    assert bases(log) == (0,) and offsets(log) == [0, 1, 2]
     log.close()
 
 
