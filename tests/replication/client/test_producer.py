@@ -310,6 +310,19 @@ async def test_a_silent_old_leader_is_left_when_leadership_has_moved():
         assert cluster.topics["t"][0].values() == [b"a", b"b"]
 
 
+async def test_without_idempotence_the_old_leader_is_waited_for(autojump_clock):
+    """It may have written the record: to send it to the next one as well would double it."""
+    options = {"linger_ms": 0, "enable_idempotence": False, "request_timeout_ms": 10_000}
+    async with fake_cluster(t=1) as cluster, Producer(cluster.urls, **options) as producer:
+        await (await producer.send("t", b"a")).wait()
+        cluster.nodes[0].script(Kind.PRODUCE, drop_after_append)
+        delivery = await producer.send("t", b"b")
+        await asked(cluster.nodes[0], Kind.PRODUCE, 2)
+        cluster.move("t", 0, 1)
+        await trio.sleep(9)
+        assert not delivery.done and cluster.topics["t"][0].values() == [b"a", b"b"]
+
+
 async def test_hints_in_answers_save_a_look(autojump_clock):
     async with fake_cluster(t=1) as cluster, Producer(cluster.urls, linger_ms=0) as producer:
         await (await producer.send("t", b"a")).wait()
