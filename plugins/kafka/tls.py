@@ -9,6 +9,7 @@ from typing import Any
 import trio
 
 from insync.transport import Endpoint, LinkBroken, Part
+from insync.transport.below_tls import BelowTls
 from insync.transport.ranges import is_range, range_pieces, warm
 
 HANDSHAKE = 10.0
@@ -37,41 +38,13 @@ def context(certificate: str, key: str, authorities: str | None) -> ssl.SSLConte
     return made
 
 
-class _InTurns(trio.abc.Stream):
-    """A stream that hands out what it receives when it is its turn.
-
-    What comes of a handshake takes milliseconds of the loop at once, with a large key six of them: of a thousand
-    clients that come together one goes on in each step of the loop, and whoever is served runs in between.
-    """
-
-    def __init__(self, stream: trio.SocketStream, turns: trio.Lock) -> None:
-        self._stream = stream
-        self.turns: trio.Lock | None = turns
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        data = bytes(await self._stream.receive_some(max_bytes))
-        if self.turns is not None:
-            async with self.turns:
-                pass  # whoever is next goes on in the next step
-        return data
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await self._stream.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self._stream.wait_send_all_might_not_block()
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-
 class TlsStream:
     """A connected socket with TLS on it: as much of a byte stream as a connection uses."""
 
     def __init__(self, socket: Any, made: ssl.SSLContext, remote: Endpoint, turns: trio.Lock) -> None:
         """turns: that of all connections whose handshakes are to take turns."""
         self._socket = trio.socket.from_stdlib_socket(socket)
-        self._below = _InTurns(trio.SocketStream(self._socket), turns)
+        self._below = BelowTls(self._socket, turns)
         self._stream = trio.SSLStream(self._below, made, server_side=True)
         self.remote = remote
         self.sent = 0

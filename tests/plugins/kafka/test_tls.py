@@ -7,7 +7,7 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from insync.replication import Node, NodeSettings
 from insync.replication.node import BlockingNode, NodeError
 from insync.transport import Endpoint
 
+from ..handshakes import first_flight, noting
 from .steps import Steps
 from .test_python_clients import PATIENCE
 from .test_python_clients import librdkafka as librdkafka
@@ -209,14 +210,8 @@ async def test_of_many_handshakes_one_goes_on_in_each_step_of_the_loop(tmp_path:
     steps = Steps()
     taken: dict[ssl.SSLObject, int] = {}
 
-    class Noting(ssl.SSLObject):
-        def do_handshake(self) -> None:
-            # Once more when the answer is sent, which is nothing.
-            taken.setdefault(self, steps.count)
-            super().do_handshake()
-
     made, turns, pairs = context(str(certificate), str(key), None), trio.Lock(), []
-    made.sslobject_class = Noting
+    made.sslobject_class = noting(steps, taken)
     trio.lowlevel.add_instrument(steps)
     try:
         async with trio.open_nursery() as nursery:
@@ -240,11 +235,3 @@ async def test_of_many_handshakes_one_goes_on_in_each_step_of_the_loop(tmp_path:
         for there in pairs:
             there.close()
     assert len(set(taken.values())) == len(pairs)
-
-
-def first_flight() -> bytes:
-    """What a client says first."""
-    made, said = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.MemoryBIO()
-    with suppress(ssl.SSLWantReadError):
-        made.wrap_bio(ssl.MemoryBIO(), said, server_hostname="127.0.0.1").do_handshake()
-    return said.read()

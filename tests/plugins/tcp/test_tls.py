@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import socket
 import ssl
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -28,6 +27,7 @@ from insync.transport import (
 )
 from insync.transport.testing import Env, cases_for, run_case, skipped_for
 
+from ..handshakes import first_flight, noting
 from ..kafka.steps import Steps
 from .certificates import DAY, Authority
 
@@ -229,14 +229,8 @@ async def test_of_many_handshakes_one_goes_on_in_each_step_of_the_loop(env, monk
     steps = Steps()
     taken: dict[ssl.SSLObject, int] = {}
 
-    class Noting(ssl.SSLObject):
-        def do_handshake(self):
-            # Once more when the answer is sent, which is nothing.
-            taken.setdefault(self, steps.count)
-            super().do_handshake()
-
     hello, sockets = first_flight(), []
-    monkeypatch.setattr(ssl.SSLContext, "sslobject_class", Noting)
+    monkeypatch.setattr(ssl.SSLContext, "sslobject_class", noting(steps, taken))
     trio.lowlevel.add_instrument(steps)
     try:
         async with trio.open_nursery() as nursery:
@@ -270,13 +264,3 @@ async def test_what_comes_after_the_handshake_waits_for_no_turn(env):
         (await connection.request(1, timeout=5)).release()
         assert accepted[0]._inner._stream._below.turns is None
         nursery.cancel_scope.cancel()
-
-
-def first_flight():
-    """What a dialer says first."""
-    made, said = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.MemoryBIO()
-    made.check_hostname = False
-    made.verify_mode = ssl.CERT_NONE
-    with suppress(ssl.SSLWantReadError):
-        made.wrap_bio(ssl.MemoryBIO(), said).do_handshake()
-    return said.read()
