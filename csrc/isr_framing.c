@@ -263,15 +263,10 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *nam
                                      &given[1], &PyType_Type, &given[2], &PyType_Type, &given[3], &PyType_Type,
                                      &given[4], &PyType_Type, &given[5], &most))
         return NULL;
-    for (int kind = 0; kind < TYPES; kind++) {
-        if (classes[kind].is_made && has_only(given[kind], classes[kind].fields) < 0)
+    for (int kind = 0; kind < TYPES; kind++)
+        if ((classes[kind].is_made && has_only(given[kind], classes[kind].fields) < 0) ||
+            isr_find_fields(given[kind], classes[kind].fields) < 0)
             return NULL;
-        for (Field *field = classes[kind].fields; field->name != NULL; field++) {
-            field->offset = isr_offset_of(given[kind], field->name);
-            if (field->offset < 0)
-                return NULL;
-        }
-    }
     for (int kind = 0; kind < TYPES; kind++)
         Py_XSETREF(classes[kind].type, (PyTypeObject *)Py_NewRef(given[kind]));
     most_at_once = most;

@@ -445,12 +445,8 @@ PyObject *isr_bind_records(PyObject *Py_UNUSED(module), PyObject *type)
 {
     if (!PyType_Check(type))
         return PyErr_Format(PyExc_TypeError, "a class is expected");
-    for (Field *field = of_record; field->name != NULL; field++) {
-        Py_ssize_t offset = isr_offset_of((PyTypeObject *)type, field->name);
-        if (offset < 0)
-            return NULL;
-        field->offset = offset;
-    }
+    if (isr_find_fields((PyTypeObject *)type, of_record) < 0)
+        return NULL;
     Py_XSETREF(record_type, (PyTypeObject *)Py_NewRef(type));
     Py_RETURN_NONE;
 }

@@ -301,11 +301,8 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *nam
                                      &given[4], &PyType_Type, &given[5], &overhead))
         return NULL;
     for (int kind = 0; kind < TYPES; kind++)
-        for (Field *field = classes[kind].fields; field->name != NULL; field++) {
-            field->offset = isr_offset_of(given[kind], field->name);
-            if (field->offset < 0)
-                return NULL;
-        }
+        if (isr_find_fields(given[kind], classes[kind].fields) < 0)
+            return NULL;
     for (int kind = 0; kind < TYPES; kind++)
         Py_XSETREF(classes[kind].type, (PyTypeObject *)Py_NewRef(given[kind]));
     isr_record_overhead = overhead;

@@ -54,4 +54,16 @@ static inline Py_ssize_t isr_offset_of(PyTypeObject *type, const char *name)
     return offset;
 }
 
+/* Look up where the fields of a class lie: 0, or -1 with an error set. No field gets an offset that is none. */
+static inline int isr_find_fields(PyTypeObject *type, Field *fields)
+{
+    for (Field *field = fields; field->name != NULL; field++) {
+        Py_ssize_t offset = isr_offset_of(type, field->name);
+        if (offset < 0)
+            return -1;
+        field->offset = offset;
+    }
+    return 0;
+}
+
 #endif

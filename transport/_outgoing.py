@@ -46,9 +46,7 @@ class Outgoing(NamedTuple):
 
 def in_memory(parts: Sequence[Part]) -> int:
     """The bytes of parts that are no ranges of files."""
-    return sum(
-        [memoryview(part).nbytes for part in parts if isinstance(part, bytes | bytearray | memoryview)]
-    )
+    return size_of([part for part in parts if not is_range(part)])
 
 
 @in_c

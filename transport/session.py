@@ -434,6 +434,7 @@ class Session:
     def _push_deadline(self, pending: Pending) -> None:
         heapq.heappush(self._deadlines, pending)
         kept = len(self._deadlines)
+        # Mostly they are few, and the open requests need not be counted.
         if kept > _FEW and kept > _FEW + 2 * (
             len(self._pending) + len(self._tombstones) + len(self._waiting)
         ):
