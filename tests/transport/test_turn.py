@@ -14,6 +14,11 @@ from insync.transport._turn import Turn
 from insync.transport.stream import StreamLink
 
 
+def echo(request: Request) -> None:
+    request.payload.release()
+    request.reply(request.body)
+
+
 class Sender:
     def __init__(self, log: list[Sender]) -> None:
         self._log = log
@@ -121,10 +126,6 @@ async def test_requests_of_a_turn_go_out_together_and_of_none_by_the_writer(
         if len(done) == 5:
             answered.set()
 
-    def echo(request: Request) -> None:
-        request.payload.release()
-        request.reply(request.body)
-
     async with trio.open_nursery() as nursery:
         serving = await nursery.start(
             lambda **kw: serve("tcp://127.0.0.1:0", echo, identity=Identity(node_id=1), **kw)
@@ -215,10 +216,6 @@ async def test_a_part_that_was_released_before_the_end_of_a_turn_breaks_its_conn
         done[body] = outcome
         if len(done) == 2:
             both.set()
-
-    def echo(request: Request) -> None:
-        request.payload.release()
-        request.reply(request.body)
 
     async with trio.open_nursery() as nursery:
         serving = await nursery.start(
