@@ -2,6 +2,7 @@
 
 from ._partition_folder import read_topic_id
 from ._proof import FolderProof
+from ._stray import Stray, find_strays, remove_stray
 from .batch import BatchInfo, Buffer
 from .directory import LogDirectory, check_topic, read_identity
 from .disk_log import DiskLog
@@ -52,6 +53,9 @@ from .verification import Defect, Verification, verify
 __all__ = [
     "FolderProof",
     "read_topic_id",
+    "Stray",
+    "find_strays",
+    "remove_stray",
     "Handover",
     "LogDirectory",
     "LogSettings",

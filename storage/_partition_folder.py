@@ -1,16 +1,33 @@
-"""Whose folder a partition's is: `partition.metadata` in it names the topic, by name and id, and the partition."""
+"""The owner of a partition's folder: `partition.metadata` names the topic, by name and id, and the partition."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+import attrs
 
 from ._files import PartitionKey, fsync_file, fsync_folder, replace_file
 from ._opening import read_file
+from ._sealed import sealed, unsealed
 from ._segment import LOG_SUFFIX
 from .errors import CorruptMetadataError, WrongPartitionError, WrongTopicIdError
 
 PARTITION_METADATA = "partition.metadata"
 _PRIVATE = 0o700
+
+_OURS = re.compile(r"version: 0\ntopic_id: (\S+)\ntopic: (\S+)\npartition: (\S+)\n")
+# Without a line end the id may be cut short. Kafka's ids have 22 characters, of which the last has four bits.
+_KAFKAS = re.compile(r"version: 0\ntopic_id: (?:(\S+)\n|([A-Za-z0-9_-]{21}[AQgw]))")
+
+
+@attrs.frozen
+class _Owner:
+    """key: None in a file that Kafka wrote, which names the topic's id alone."""
+
+    topic_id: str
+    key: tuple[str, str] | None
+    is_sealed: bool
 
 
 def make_folder(folder: Path) -> None:
@@ -19,62 +36,68 @@ def make_folder(folder: Path) -> None:
 
 
 def check_folder(folder: Path, key: PartitionKey, topic_id: str | None) -> None:
-    """Compare what the folder says with what it is taken for.
+    """Compare the folder's `partition.metadata` with its name and with the topic's id.
 
-    A file without names, as Kafka and earlier versions write it, is believed once: it gets those of the folder.
-    Without a file the folder is believed, and gets one if the topic's id is known.
+    A file of Kafka's or of an earlier version is believed once: it gets the folder's names and a checksum. Without
+    a file the folder is believed, and gets one if the topic's id is known.
 
     Raises:
       WrongPartitionError: It is the folder of another partition.
-      WrongTopicIdError: It is the folder of an earlier topic of that name.
-      CorruptMetadataError: The file does not name a topic.
+      WrongTopicIdError: It is the folder of another topic of that name.
+      CorruptMetadataError: The file is damaged, or names no topic.
     """
     if folder.stat().st_mode & 0o077:
         folder.chmod(_PRIVATE)
     path = folder / PARTITION_METADATA
     try:
-        fields = _fields(read_file(path).decode(errors="replace"))
+        content = read_file(path)
     except FileNotFoundError:
         if topic_id is not None:
             write_metadata(folder, key, topic_id)
         return
-    found_id = fields.get("topic_id", "")
-    if not found_id:
+    owner = _owner(content)
+    if owner is None:
         if any(folder.glob(f"*{LOG_SUFFIX}")):
-            raise CorruptMetadataError(str(path))
+            raise CorruptMetadataError(str(path), len(content))
         # A crash came before the file was on the device, and so before there was any record.
         path.unlink()
         check_folder(folder, key, topic_id)
         return
-    if "topic" in fields and (fields["topic"], fields.get("partition")) != (key[0], str(key[1])):
-        raise WrongPartitionError(str(folder), f"{fields['topic']}-{fields.get('partition')}")
-    if topic_id is not None and found_id != topic_id:
-        raise WrongTopicIdError(str(folder), found_id, topic_id)
-    if "topic" not in fields:
-        write_metadata(folder, key, found_id)
+    if owner.key not in (None, (key[0], str(key[1]))):
+        raise WrongPartitionError(str(folder), "-".join(owner.key))
+    if topic_id is not None and owner.topic_id != topic_id:
+        raise WrongTopicIdError(str(folder), owner.topic_id, topic_id)
+    if not owner.is_sealed:
+        write_metadata(folder, key, owner.topic_id)
 
 
 def read_topic_id(folder: Path) -> str:
-    """The id of the topic that a partition's folder is of; empty if it does not say."""
+    """The topic id in a partition's folder; empty if there is none, or if it cannot be relied on."""
     try:
-        text = read_file(folder / PARTITION_METADATA).decode(errors="replace")
+        owner = _owner(read_file(folder / PARTITION_METADATA))
     except FileNotFoundError:
         return ""
-    return _fields(text).get("topic_id", "")
+    return owner.topic_id if owner is not None else ""
 
 
 def write_metadata(folder: Path, key: PartitionKey, topic_id: str, *, sync: bool = True) -> None:
     """Kafka reads the first two lines and passes over the others."""
     text = f"version: 0\ntopic_id: {topic_id}\ntopic: {key[0]}\npartition: {key[1]}\n"
-    replace_file(folder / PARTITION_METADATA, text.encode(), sync=sync)
+    replace_file(folder / PARTITION_METADATA, sealed(text), sync=sync)
 
 
 def sync_metadata(folder: Path) -> None:
-    """What `write_metadata` did not wait for."""
+    """Make durable the file that `write_metadata` did not wait for."""
     fsync_file(folder / PARTITION_METADATA)
     fsync_folder(folder)
 
 
-def _fields(text: str) -> dict[str, str]:
-    pairs = (line.partition(":") for line in text.splitlines())
-    return {name.strip(): value.strip() for name, _, value in pairs}
+def _owner(content: bytes) -> _Owner | None:
+    """The owner that a file names; None if it is damaged."""
+    text = unsealed(content)
+    if text is None:
+        return None
+    if ours := _OURS.fullmatch(text):
+        return _Owner(ours[1], (ours[2], ours[3]), is_sealed=text.encode() != content)
+    kafkas = _KAFKAS.fullmatch(text)
+    return _Owner(kafkas[1] or kafkas[2], None, is_sealed=False) if kafkas else None

@@ -9,6 +9,7 @@ import attrs
 
 from ._files import replace_file, storage_error
 from ._opening import read_file
+from ._sealed import sealed, unsealed
 
 PROOF = "insync.proof"
 
@@ -37,7 +38,10 @@ class FolderProof:
 def read_proof(folder: Path) -> FolderProof | None:
     """What was written last; None if there is nothing, or nothing that can be read."""
     try:
-        found = json.loads(read_file(folder / PROOF))
+        text = unsealed(read_file(folder / PROOF))
+        if text is None:
+            return None
+        found = json.loads(text)
         # An earlier release wrote none.
         found = {"leader_epoch": 0, **found}
         values = {field.name: found[field.name] for field in attrs.fields(FolderProof)}
@@ -52,6 +56,6 @@ def write_proof(folder: Path, proof: FolderProof) -> None:
     Raises StorageError if the device refuses; what was there before stands then.
     """
     try:
-        replace_file(folder / PROOF, json.dumps(attrs.asdict(proof)).encode() + b"\n")
+        replace_file(folder / PROOF, sealed(json.dumps(attrs.asdict(proof)) + "\n"))
     except OSError as error:
         raise storage_error(error, f"cannot write {folder / PROOF}") from error

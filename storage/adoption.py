@@ -23,6 +23,7 @@ from pathlib import Path
 import attrs
 
 from ._batch_scan import crc32c, scan
+from ._checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from ._created import CreatedPartitions
 from ._epochs import FILE_NAME as EPOCHS
 from ._epochs import EpochCache
@@ -39,19 +40,10 @@ from ._opening import open_file, read_file
 from ._partition_folder import make_folder, read_topic_id, write_metadata
 from ._producers import SNAPSHOT_SUFFIX
 from ._segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from ._stray import DELETED_SUFFIX, STRAY_SUFFIX
 from ._transactions import TRANSACTION_INDEX_SUFFIX
 from .batch import records
-from .directory import (
-    CLEAN_SHUTDOWN,
-    CLEANED,
-    DELETED_SUFFIX,
-    FOLDER_NAME,
-    HIGH_WATERMARKS,
-    LOG_STARTS,
-    META,
-    RECOVERY_POINTS,
-    LogDirectory,
-)
+from .directory import CLEAN_SHUTDOWN, FOLDER_NAME, META, LogDirectory
 from .errors import CorruptBatchError, ForeignFolderError, StorageError
 from .inspection import batches_in, producers_in
 from .log import EpochEntry
@@ -63,7 +55,6 @@ PROOF_OF_COPY = "adopted-from"
 
 _LOCK = ".lock"
 _CHECKPOINT = ".checkpoint"
-_STRAY_SUFFIX = "-stray"
 _FUTURE_SUFFIX = "-future"
 _MAGIC_AT = 16
 _MAGIC = 2
@@ -294,7 +285,7 @@ def survey(
     logs = []
     for entry in sorted(each for each in path.iterdir() if each.is_dir()):
         name = entry.name
-        if name == METADATA_FOLDER or name.endswith((DELETED_SUFFIX, _STRAY_SUFFIX)):
+        if name == METADATA_FOLDER or name.endswith((DELETED_SUFFIX, STRAY_SUFFIX)):
             continue
         if name.endswith(_FUTURE_SUFFIX):
             problems.append(

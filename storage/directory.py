@@ -14,24 +14,29 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from ._checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, Checkpoints
 from ._created import CreatedPartitions
 from ._data_folder import make_data_folder
 from ._files import (
     PartitionKey,
     fsync_folder,
-    is_checkpoint,
-    read_checkpoint,
     replace_file,
     storage_error,
     sync_filesystem,
     write_checkpoint,
-    write_checkpoints,
 )
 from ._folder_lock import FolderLock
 from ._open_files import OPEN_FILES
 from ._opening import NoFileError, read_file
-from ._partition_folder import check_folder, make_folder, sync_metadata, write_metadata
+from ._partition_folder import (
+    PARTITION_METADATA,
+    check_folder,
+    make_folder,
+    sync_metadata,
+    write_metadata,
+)
 from ._proof import FolderProof, read_proof, write_proof
+from ._stray import DELETED_SUFFIX, Stray, find_strays, read_stray, remove_note, stray_name, write_note
 from .disk_log import DiskLog
 from .errors import (
     InvalidTopicError,
@@ -46,13 +51,10 @@ from .settings import LogSettings
 
 META = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-HIGH_WATERMARKS = "replication-offset-checkpoint"
-RECOVERY_POINTS = "recovery-point-offset-checkpoint"
-LOG_STARTS = "log-start-offset-checkpoint"
-CLEANED = "cleaner-offset-checkpoint"
 
-DELETED_SUFFIX = "-delete"
 _DEVICE_CHECK = "device-check"
+_REGULAR = (HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS)
+"""Checkpoints that are written from time to time; that of compaction only when it moves."""
 
 VERIFY_ON_OPEN_BYTES = 256 << 20
 MANY_FOLDERS = 4
@@ -167,13 +169,9 @@ class LogDirectory:
         self.proof = read_proof(self.path)
         """The last written proof; None in a new folder, or one of an earlier release."""
         self.was_clean, self.previous_broker_epoch = self._take_clean_marker()
-        self._high_watermarks = read_checkpoint(self.path / HIGH_WATERMARKS)
-        self._recovery_points = read_checkpoint(self.path / RECOVERY_POINTS)
-        self._log_starts = read_checkpoint(self.path / LOG_STARTS)
-        self._knows_log_starts = self._created.is_complete and is_checkpoint(self.path / LOG_STARTS)
-        self._cleaned = read_checkpoint(self.path / CLEANED)
-        self._written: dict[str, dict[PartitionKey, int]] = {}
-        """What this process has written last, by file."""
+        assert self._folder_lock is not None
+        self._checkpoints = Checkpoints(self.path, self._logs, self._folder_lock.check)
+        self._knows_log_starts = self._created.is_complete and self._checkpoints.lists_log_starts
 
     def _check_meta(self, cluster_id: str, node_id: int) -> str:
         path = self.path / META
@@ -273,7 +271,7 @@ class LogDirectory:
                     return self._logs[key]
             try:
                 folder = self._folder(topic, partition, create, topic_id)
-                log = self._open(folder, key, settings or self.settings)
+                log = self._open(folder, key, settings or self.settings, clean=self.was_clean)
             except OSError as error:
                 raise storage_error(error, f"cannot open {topic}-{partition} in {self.path}") from error
             with self._lock:
@@ -286,7 +284,7 @@ class LogDirectory:
     def _folder_in_use(self, key: PartitionKey) -> threading.Lock:
         return self._folders_in_use[hash(key) % _FOLDER_LOCKS]
 
-    def _open(self, folder: Path, key: PartitionKey, settings: LogSettings) -> DiskLog:
+    def _open(self, folder: Path, key: PartitionKey, settings: LogSettings, *, clean: bool) -> DiskLog:
         is_empty = key in self._empty
         self._empty.discard(key)
         log = DiskLog(
@@ -294,14 +292,14 @@ class LogDirectory:
             *key,
             is_empty=is_empty,
             settings=settings,
-            recovery_point=self._recovery_points.get(key, 0),
+            recovery_point=self._checkpoints.get(RECOVERY_POINTS, key) or 0,
             log_start_offset=self._log_start(key),
-            clean=self.was_clean,
+            clean=clean,
             verify_bytes=self._verify_bytes,
-            on_recovery_point_lowered=self._write_recovery_points,
-            cleaned_offset=self._cleaned.get(key),
-            on_log_start_moved=self._write_log_starts,
-            on_cleaned=self._write_cleaned,
+            on_recovery_point_lowered=lambda: self._write(RECOVERY_POINTS),
+            cleaned_offset=self._checkpoints.get(CLEANED, key),
+            on_log_start_moved=lambda: self._write(LOG_STARTS),
+            on_cleaned=lambda: self._write(CLEANED),
             on_flush_due=lambda: self.on_flush_due(),
             on_mended=lambda path, why: self._on_mended(key, path, why),
         )
@@ -319,8 +317,7 @@ class LogDirectory:
         """Somebody has put the folder here. From now on it is missing if it is not there."""
         with self._lock:
             # First: of a log that was made here, a log start that is not listed is 0.
-            self._log_starts[key] = log.log_start_offset
-            self._write_log_starts()
+            self._checkpoints.set(key, {LOG_STARTS: log.log_start_offset})
         self._created.add([key])
 
     def _folder(self, topic: str, partition: int, create: bool, topic_id: str | None) -> Path:
@@ -359,7 +356,7 @@ class LogDirectory:
             return
         keys = [key for key, _ in wanted]
         with self._lock:
-            self._forget(keys)
+            self._checkpoints.forget(keys)
         self._created.plan(keys)
         together = len(keys) >= MANY_FOLDERS
         for key, topic_id in wanted:
@@ -401,7 +398,8 @@ class LogDirectory:
     def _log_start(self, key: PartitionKey) -> int | None:
         """The checkpointed log start; 0 for an unlisted log that was created here. None: unknown."""
         made_here = self._knows_log_starts and not self._created.never_held(key)
-        return self._log_starts.get(key, 0 if made_here else None)
+        listed = self._checkpoints.get(LOG_STARTS, key)
+        return 0 if listed is None and made_here else listed
 
     def never_held(self, topic: str, partition: int) -> bool:
         """Whether this directory certainly never had a log of the partition, so that none is missing."""
@@ -410,6 +408,78 @@ class LogDirectory:
     def delete_log(self, topic: str, partition: int) -> None:
         """Like `delete_logs`, for one log."""
         self.delete_logs([(topic, partition)])
+
+    def set_aside(self, partition: PartitionKey, why: str, now_ms: int) -> Stray | None:
+        """Close a log and keep its folder as a stray log, under another name; None if there is no folder.
+
+        The partition still counts as one that this directory has held. No other operation may run in the log.
+
+        why: the reason, for an operator. now_ms: time of the wall clock.
+
+        Raises StorageError if the device refuses.
+        """
+        folder = self._folder_of(partition)
+        with self._folder_in_use(partition):
+            with self._lock:
+                self._check_open()
+                offsets = self._checkpoints.of(partition)
+                log = self._logs.pop(partition, None)
+            if log is not None:
+                with suppress(StorageError):
+                    log.close(clean=True)
+                log.close(clean=False)
+            try:
+                if not folder.is_dir():
+                    return None
+                write_note(folder, partition, why, now_ms, offsets)
+                aside = folder.rename(self.path / stray_name(partition))
+                fsync_folder(self.path)
+                with self._lock:
+                    self._checkpoints.forget([partition])
+                return read_stray(aside, partition)
+            except OSError as error:
+                raise storage_error(error, f"cannot set {partition[0]}-{partition[1]} aside") from error
+
+    def strays(self) -> list[Stray]:
+        """The stray logs here. Raises StorageError if the device refuses."""
+        try:
+            return find_strays(self.path)
+        except OSError as error:
+            raise storage_error(error, f"cannot look for stray logs in {self.path}") from error
+
+    def restore(self, stray: Stray, *, trust_name: bool = False) -> DiskLog:
+        """Make a stray log the partition's log again, and recover it as after a crash.
+
+        trust_name: the folder takes its owner's topic id from the metadata store at the next start of the node,
+          instead of keeping its own.
+
+        Raises:
+          LogDirectoryError: The partition has a log by now.
+          CorruptLogError: The files are damaged. The folder stands in its place.
+          StorageError: The device refuses.
+        """
+        key, folder = stray.key, self._folder_of(stray.key)
+        with self._folder_in_use(key):
+            try:
+                if os.path.lexists(folder):
+                    raise LogDirectoryError(
+                        f"{folder} exists: set it aside, or move it away, before {stray.path}"
+                    )
+                if trust_name:
+                    (stray.path / PARTITION_METADATA).unlink(missing_ok=True)
+                with self._lock:
+                    self._check_open()
+                    # Before the folder has its name: a log start that is not listed would count as 0.
+                    self._checkpoints.set(key, stray.checkpoints)
+                stray.path.rename(folder)
+                remove_note(folder)
+                fsync_folder(self.path)
+                log = self._open(folder, key, self.settings, clean=False)
+                with self._lock:
+                    self._logs[key] = log
+                return log
+            except OSError as error:
+                raise storage_error(error, f"cannot restore {stray.path}") from error
 
     def delete_logs(self, partitions: Sequence[PartitionKey]) -> None:
         """Close logs and rename their folders, so that they no longer count as logs, even after a crash. Missing
@@ -426,15 +496,15 @@ class LogDirectory:
             stack.enter_context(self._lock)
             self._check_open()
             try:
-                renamed = [self._set_aside(key) for key in partitions]
+                renamed = [self._rename_deleted(key) for key in partitions]
                 if any(renamed):
                     fsync_folder(self.path)
-                self._forget(partitions)
+                self._checkpoints.forget(partitions)
                 self._created.remove(partitions)
             except OSError as error:
                 raise storage_error(error, f"cannot delete logs in {self.path}") from error
 
-    def _set_aside(self, key: PartitionKey) -> bool:
+    def _rename_deleted(self, key: PartitionKey) -> bool:
         log = self._logs.pop(key, None)
         if log is not None:
             log.close(clean=False)
@@ -460,19 +530,9 @@ class LogDirectory:
                 raise storage_error(error, f"cannot remove {folder}") from error
         return len(folders)
 
-    def _forget(self, keys: Sequence[PartitionKey]) -> None:
-        """Drop the state of these folders: they may have been moved away, and new ones may take their names."""
-        known = [key for key in keys if self._cleaned.pop(key, None) is not None]
-        if known:
-            self._write_changed({CLEANED: self._cleaned})
-        tables = (self._high_watermarks, self._log_starts, self._recovery_points)
-        known = [key for key in keys for table in tables if table.pop(key, None) is not None]
-        if known:
-            self._write_checkpoints({})
-
     def high_watermarks(self) -> dict[PartitionKey, int]:
         """The checkpointed high watermarks: hints that may be old."""
-        return dict(self._high_watermarks)
+        return self._checkpoints.table(HIGH_WATERMARKS)
 
     def write_checkpoints(self, high_watermarks: Mapping[PartitionKey, int]) -> None:
         """Write the given high watermarks, all recovery points and all log starts.
@@ -481,65 +541,11 @@ class LogDirectory:
         """
         with self._lock:
             self._check_open()
-            self._write_checkpoints(high_watermarks)
+            self._checkpoints.write(*_REGULAR, high_watermarks=high_watermarks)
 
-    def _write_checkpoints(self, high_watermarks: Mapping[PartitionKey, int]) -> None:
-        self._high_watermarks.update(high_watermarks)
-        self._write_changed(
-            {
-                HIGH_WATERMARKS: self._high_watermarks,
-                LOG_STARTS: self._log_starts_now(),
-                RECOVERY_POINTS: self._recovery_points_now(),
-            }
-        )
-
-    def _log_starts_now(self) -> Mapping[PartitionKey, int]:
-        self._log_starts.update({key: log.log_start_offset for key, log in self._logs.items()})
-        return self._log_starts
-
-    def _recovery_points_now(self) -> Mapping[PartitionKey, int]:
-        self._recovery_points.update({key: log.recovery_point for key, log in self._logs.items()})
-        return self._recovery_points
-
-    def _write_log_starts(self) -> None:
+    def _write(self, name: str) -> None:
         with self._lock:
-            self._write_changed({LOG_STARTS: self._log_starts_now()})
-
-    def _write_cleaned(self) -> None:
-        """Store which logs may lack offsets, and up to where each is compacted."""
-        with self._lock:
-            found = {key: log.cleaned_offset for key, log in self._logs.items()}
-            self._cleaned.update({key: offset for key, offset in found.items() if offset is not None})
-            self._write_changed({CLEANED: self._cleaned})
-
-    def _write_recovery_points(self) -> None:
-        with self._lock:
-            self._write_changed({RECOVERY_POINTS: self._recovery_points_now()})
-
-    def _write_changed(self, checkpoints: Mapping[str, Mapping[PartitionKey, int]]) -> None:
-        """Write those that say something else than their files.
-
-        Each fsync commits the file system's journal, and appends to all logs wait while that begins. Most of the
-        time only the high watermarks move.
-
-        Write only into the locked folder: another process may use a folder that has replaced it.
-        """
-        try:
-            if self._folder_lock is not None:
-                self._folder_lock.check()
-            changed = {
-                name: dict(offsets)
-                for name, offsets in checkpoints.items()
-                if self._written.get(name) != offsets
-            }
-            for name in changed:
-                # What a file says is not known before all is done.
-                self._written.pop(name, None)
-            if changed:
-                write_checkpoints(self.path, changed)
-            self._written.update(changed)
-        except OSError as error:
-            raise storage_error(error, f"cannot write the checkpoints in {self.path}") from error
+            self._checkpoints.write(name)
 
     def flush_due(self, now: float) -> dict[PartitionKey, StorageError]:
         """Flush the logs that are due by their settings, and all closed segments. Then write the recovery points,
@@ -572,7 +578,7 @@ class LogDirectory:
                 # By now enough logs may be flushed to close their files.
                 OPEN_FILES.trim()
         if moved:
-            self._write_recovery_points()
+            self._write(RECOVERY_POINTS)
         OPEN_FILES.trim()
         return failures
 
@@ -595,8 +601,8 @@ class LogDirectory:
                 self._close_logs(clean)
                 if clean:
                     # The next start trusts them: they are written whatever may have become of the files.
-                    self._written.clear()
-                    self._write_checkpoints(high_watermarks or {})
+                    self._checkpoints.write_again()
+                    self._checkpoints.write(*_REGULAR, high_watermarks=high_watermarks)
                     self._write_clean_marker(broker_epoch)
             finally:
                 self._release()

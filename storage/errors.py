@@ -181,24 +181,22 @@ class WrongPartitionError(LogDirectoryError):
 
 
 class CorruptMetadataError(LogDirectoryError):
-    """A `partition.metadata` that names no topic."""
+    """A damaged `partition.metadata`. The records beside it may be sound."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, size: int) -> None:
         super().__init__(
-            f"{path} does not name a topic id, so the owner of the data beside it is unknown: restore the file, or "
-            f"move the partition's folder aside and restart: the replica is copied again from its leader"
+            f"{path} ({size} bytes) is damaged: it does not name a topic id, or its checksum does not match, so "
+            f"the owner of the records beside it is unknown. The replica is copied again once another one leads. "
+            f"If there is no other, and the folder's name is right, delete this file alone and restart the node"
         )
         self.path = path
 
 
 class WrongTopicIdError(StorageError):
-    """The partition's folder was written by an earlier topic of the same name."""
+    """The partition's folder was written by another topic of the same name."""
 
     def __init__(self, path: str, found: str, expected: str) -> None:
-        super().__init__(
-            f"{path} belongs to topic id {found}, not to {expected}: the topic was deleted and created "
-            "again; move the folder aside and restart: the replica is copied again from its leader"
-        )
+        super().__init__(f"{path} belongs to topic id {found}, not to {expected}")
         self.found = found
         self.expected = expected
 

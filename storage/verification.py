@@ -8,6 +8,7 @@ from pathlib import Path
 import attrs
 
 from ._batch_records import RecordCheck
+from ._checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from ._epochs import FILE_NAME as EPOCHS
 from ._files import read_checkpoint
 from ._opening import read_file
@@ -17,7 +18,7 @@ from ._segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from ._segment import segment_files as segment_files
 from ._verify_index import OffsetIndexCheck, TimeIndexCheck
 from .batch import BatchInfo
-from .directory import CLEANED, FOLDER_NAME, HIGH_WATERMARKS, LOG_STARTS, META, RECOVERY_POINTS
+from .directory import FOLDER_NAME, META
 from .errors import LogNotFoundError, StorageError
 from .inspection import Found, batches_in
 from .log import EpochEntry

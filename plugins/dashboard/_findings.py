@@ -38,7 +38,8 @@ class Finding:
 
 def findings(look: Look, changes: ChangeLog, hanging: Sequence[HangingTransaction] = ()) -> list[Finding]:
     """The worst first; empty if all is well."""
-    found = [*_cluster(look), *_nodes(look, changes), *_checks(look), *map(_hanging, hanging[:SHOWN])]
+    found = [*_cluster(look), *_nodes(look, changes), *_checks(look), *_strays(look)]
+    found += map(_hanging, hanging[:SHOWN])
     # Of equally bad ones, those of users before those of topics that the nodes keep for themselves.
     partitions = sorted(
         _partitions(look, changes), key=lambda each: (each[0], each[1][0].startswith("__"), each[1])
@@ -159,6 +160,22 @@ def _checks(look: Look) -> Iterator[Finding]:
                 remedy=remedy,
                 node=health.node_id,
             )
+
+
+def _strays(look: Look) -> Iterator[Finding]:
+    for health in look.health.values():
+        for directory in health.log_directories:
+            if directory.stray_logs:
+                yield Finding(
+                    key=f"stray-{health.node_id}-{directory.path}",
+                    severity=WARNING,
+                    title=f"Node {health.node_id} has set {counted(directory.stray_logs, 'log')} aside",
+                    cause="It could not use them, and nothing shows that their records were given up.",
+                    consequence=f"They take {counted(directory.stray_bytes, 'byte', form=',')} of "
+                    f"{directory.path} until stray_retention_ms is over.",
+                    remedy=f"See why: insync stray list {directory.path}. Then restore or delete them.",
+                    node=health.node_id,
+                )
 
 
 def _partitions(look: Look, changes: ChangeLog) -> Iterator[tuple[int, At, Callable[[], Finding]]]:

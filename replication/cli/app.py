@@ -37,6 +37,7 @@ _COMMANDS = {
     "bench": "bench:app",
     "simulate": "simulate:simulate",
     "log": "log:app",
+    "stray": "stray:app",
 }
 
 _HELP = """Partitioned, replicated, append-only logs with Kafka's semantics.

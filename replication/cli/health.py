@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import attrs
 from cyclopts import Parameter, validators
 
+from ..core.wording import counted
 from .clusters import Json, Servers, known, print_json
 from .errors import EXIT_FAILURE, CommandError
 
@@ -86,3 +87,6 @@ def _print(found: list[NodeHealth]) -> None:
         for check in each.checks:
             if not check.ok:
                 print(f"  {check.name}: {check.detail}")
+        for directory in each.log_directories:
+            if directory.stray_logs:
+                print(f"  {counted(directory.stray_logs, 'stray log')}, {counted(directory.stray_bytes, 'byte')}: look with `insync stray list {directory.path}`")

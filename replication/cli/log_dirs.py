@@ -72,6 +72,8 @@ def _told(health: NodeHealth, report: NodeReport | None, topics: tuple[str, ...]
                 "path": directory.path,
                 "error": directory.error,
                 "size_bytes": directory.size_bytes,
+                "stray_logs": directory.stray_logs,
+                "stray_bytes": directory.stray_bytes,
                 "replicas": [
                     {
                         "topic": each.topic,
@@ -100,6 +102,9 @@ def _print(found: list[dict[str, Any]]) -> None:
                 else counted(directory["size_bytes"], "byte")
             )
             print(f"node {node['node_id']} {directory['path']}: {state}")
+            if directory["stray_logs"]:
+                size = counted(directory["stray_bytes"], "byte")
+                print(f"  {counted(directory['stray_logs'], 'stray log')}: {size}")
             for each in directory["replicas"]:
                 behind = f", lag {each['lag']}" if each["lag"] else ""
                 print(f"  {each['topic']}-{each['partition']}: {counted(each['size_bytes'], 'byte')}{behind}")

@@ -267,7 +267,7 @@ class LogDirectoryInfo:
     """`error` is why it is offline, empty while it works; sizes in bytes.
 
     free_bytes: what the device has left for it, -1 if that is not known. device: the same text for log directories
-    that share what is left.
+    that share what is left. stray_logs, stray_bytes: the logs that were set aside, and the space that they take.
     """
 
     path: str
@@ -276,6 +276,8 @@ class LogDirectoryInfo:
     size_bytes: int = 0
     free_bytes: int = -1
     device: str = ""
+    stray_logs: int = 0
+    stray_bytes: int = 0
 
 
 @attrs.frozen(kw_only=True)

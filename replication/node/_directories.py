@@ -23,6 +23,7 @@ from ...storage import (
     StorageBrokenError,
     StorageError,
     StorageFullError,
+    Stray,
     TooManyOpenFilesError,
 )
 from ..core.broker.stalls import StallWatch
@@ -81,6 +82,8 @@ class Home:
     def __init__(self, directory: LogDirectory, settings: NodeSettings, owner: Owner) -> None:
         self.directory = directory
         self.partitions: set[PartitionId] = set()
+        self.strays: list[Stray] = []
+        """Stray logs here: as found at the last look, and those set aside since."""
         self.failure = ""
         """Why it is offline; empty while it works."""
         self.is_stuck = False
@@ -97,12 +100,14 @@ class Home:
             directory,
             settings.log_maintenance_interval_ms,
             settings.log_cleaner_io_max_bytes_per_second,
+            settings.stray_retention_ms,
             owner,
             Progress(
                 owner.log_start_raised,
                 owner.maintenance_failed,
                 owner.maintained,
                 owner.clock_doubted,
+                self._found_strays,
                 self._thread_died,
             ),
         )
@@ -111,6 +116,14 @@ class Home:
     @property
     def path(self) -> Path:
         return self.directory.path
+
+    def add_stray(self, stray: Stray | None) -> None:
+        """A log of this directory was set aside; None if there was no folder."""
+        if stray is not None:
+            self.strays.append(stray)
+
+    def _found_strays(self, strays: list[Stray]) -> None:
+        self.strays = strays
 
     def _thread_died(self, error: Exception) -> None:
         if self.failure:

@@ -11,10 +11,20 @@ from typing import Protocol
 import attrs
 import trio
 
-from ...storage import CompactionResult, Log, LogClosedError, LogDirectory, LogSettings, StorageError
+from ...storage import (
+    CompactionResult,
+    Log,
+    LogClosedError,
+    LogDirectory,
+    LogSettings,
+    StorageError,
+    Stray,
+    remove_stray,
+)
 from ..core.control.records import TopicConfig
 from ..core.types import PartitionId
 from ._telling import tell
+from .logs import event
 
 log = logging.getLogger("insync.node")
 
@@ -52,7 +62,13 @@ class Progress:
     """After a compaction, and after a failure."""
     clock_doubted: Callable[[float], None]
     """By how many seconds it differs from those of the other nodes; 0: it can be believed again."""
+    strays: Callable[[list[Stray]], None]
+    """The stray logs of the directory, at each look."""
     died: Callable[[Exception], None]
+
+
+STRAYS_KEPT_AFTER_CRASH = 3600.0
+"""Seconds after an unclean start in which no stray log is deleted: whoever looks for lost records finds them."""
 
 
 class Deciding(Protocol):
@@ -66,6 +82,11 @@ class Deciding(Protocol):
 
     def clock_difference(self, now_ms: int) -> float:
         """Seconds by which this time of this node's clock is ahead of the others', if that is too much; else 0."""
+
+
+def _is_older(stray: Stray, than_ms: int) -> bool:
+    """Whether a stray log was set aside before that time. One of unknown age is not."""
+    return stray.since_ms is not None and stray.since_ms < than_ms
 
 
 class LogKeeper:
@@ -82,12 +103,15 @@ class LogKeeper:
         directory: LogDirectory,
         interval_ms: int,
         bytes_per_second: float | None,
+        stray_retention_ms: int,
         deciding: Deciding,
         progress: Progress,
     ) -> None:
         self._directory = directory
         self._period = interval_ms / 1000
         self._bytes_per_second = bytes_per_second
+        self._stray_retention_ms = stray_retention_ms
+        self._strays_from = time.monotonic() + (0 if directory.was_clean else STRAYS_KEPT_AFTER_CRASH)
         self._deciding = deciding
         self._doubted = 0.0
         self._progress = progress
@@ -120,10 +144,35 @@ class LogKeeper:
                     if self._stop.is_set() or self._doubts_clock(now_ms):
                         break
                     self._maintain(PartitionId(*key), opened, now_ms)
+                self._look_for_strays()
         except Exception as error:  # noqa: BLE001 - not hidden: it ends the node
             tell(self._token, self._progress.died, error)
         finally:
             tell(self._token, self._stopped.set)
+
+    def _look_for_strays(self) -> None:
+        """Delete the stray logs that are old enough, and tell of the others."""
+        assert self._token is not None
+        now_ms = wall_clock_ms()
+        may_delete = (
+            self._stray_retention_ms >= 0
+            and time.monotonic() >= self._strays_from
+            and not self._doubts_clock(now_ms)
+        )
+        kept = []
+        try:
+            for stray in self._directory.strays():
+                if may_delete and _is_older(stray, now_ms - self._stray_retention_ms):
+                    remove_stray(stray)
+                    log.warning(
+                        event("stray_log_deleted", path=stray.path, why="older than stray_retention_ms")
+                    )
+                else:
+                    kept.append(stray)
+        except StorageError as error:
+            log.warning("cannot look after the stray logs of %s: %s", self._directory.path, error)
+            return
+        tell(self._token, self._progress.strays, kept)
 
     def _doubts_clock(self, now_ms: int) -> bool:
         """What is deleted because a clock is wrong is gone for good: with each log the clock is looked at again."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
-from ...storage import CompactionResult, CorruptLogError, LogClosedError, StorageError
+from ...storage import CompactionResult, LogClosedError, StorageError
 from ...transport import turn
 from ..core import messages as m
 from ..core.broker.broker import Broker
@@ -32,6 +32,7 @@ from ..core.broker.effects import (
     ReadKeys,
     Refuse,
     Reply,
+    SetLogAside,
     StepBack,
     Warm,
     WriteIsrs,
@@ -58,7 +59,7 @@ from ._maintenance_thread import clock_distance, wall_clock_ms
 from ._produces import Produces
 from ._replica_host import ReplicaHost, opened_event
 from ._shard_reader import BatchMaker
-from ._startup_scan import Found, open_log
+from ._startup_scan import DAMAGED, Found, open_log, set_aside
 from ._timers import Timers
 from .errors import LogDirectoryFailedError, NodeError
 from .operations.counters import Counters
@@ -142,6 +143,7 @@ class Replicas:
             CreateLog: self._create,
             ConfigureLog: self._configure,
             DeleteLog: self._delete,
+            SetLogAside: self._set_aside,
             Answer: self.fetches.answer,
             Reply: self.produces.reply,
             LogsGathered: lambda effect: self.store.logs_gathered(effect),
@@ -213,7 +215,7 @@ class Replicas:
             refused = found.refused.get(partition)
             reason = str(refused or f"it is, or may be, in a log directory that is offline: {where}")
             failed = ev.LogFailed(reason=reason)
-            damaged = isinstance(refused, CorruptLogError)
+            damaged = isinstance(refused, DAMAGED)
             self.step(LogFound(partition, found.topic_ids[partition], failed, damaged))
 
     def apply(self, view: ClusterView) -> None:
@@ -244,27 +246,55 @@ class Replicas:
         self.hosts[effect.partition].configure(effect.config)
 
     def _delete(self, effect: DeleteLog) -> None:
-        """A replica has gone: its log is deleted, after which the node may be given the partition again."""
+        """A replica has gone for good: its log is deleted."""
         partition = effect.partition
-        host = self.hosts.pop(partition)
-        home = host.home
-        log.warning("%s: no longer assigned to this node; deleting its log", partition)
-        host.lane.broken = host.lane.closed = True
-        if home is None or home.failure:
-            self.directories.forget(partition)
-            self.step(LogDeleted(partition))
-            return
-        lane = Lane(failed=lambda error: self.directories.failed(partition, error))
-        delete = partial(home.directory.delete_log, *partition)
-        deleted = partial(self._deleted, partition, home)
-        common = (home.directory.delete_logs, partition)
-        home.writer.submit(CallWork(lane, delete, lambda _: deleted(), waits=True, common=common))
+        log.warning("%s: its topic was deleted, or the replica was moved; deleting its log", partition)
+        home = self._let_go(partition)
+        if home is not None:
+            delete = partial(home.directory.delete_log, *partition)
+            common = (home.directory.delete_logs, partition)
+            self._free_place(home, partition, delete, lambda _: self._remove_deleted(home), common)
 
-    def _deleted(self, partition: PartitionId, home: Home) -> None:
+    def _set_aside(self, effect: SetLogAside) -> None:
+        """A log that cannot be used here, and that nobody gave up, is kept as a stray log."""
+        partition, why = effect
+        home = self._let_go(partition)
+        if home is not None:
+            self._free_place(
+                home, partition, partial(set_aside, home.directory, partition, why), home.add_stray
+            )
+
+    def _let_go(self, partition: PartitionId) -> Home | None:
+        """The working log directory with the log of a replica that has gone; without one nothing is left to do."""
+        host = self.hosts.pop(partition)
+        host.lane.broken = host.lane.closed = True
+        if host.home is not None and not host.home.failure:
+            return host.home
         self.directories.forget(partition)
-        self._nursery.start_soon(remove_deleted_logs, home)
         self.step(LogDeleted(partition))
-        self.settle()
+        return None
+
+    def _free_place(
+        self,
+        home: Home,
+        partition: PartitionId,
+        work: Callable[[], object],
+        then: Callable[[Any], None],
+        common: tuple[Callable[[Sequence[Any]], None], object] | None = None,
+    ) -> None:
+        """Have the log taken from its place, after which the node may be given the partition again."""
+
+        def done(result: object) -> None:
+            self.directories.forget(partition)
+            then(result)
+            self.step(LogDeleted(partition))
+            self.settle()
+
+        lane = Lane(failed=lambda error: self.directories.failed(partition, error))
+        home.writer.submit(CallWork(lane, work, done, waits=True, common=common))
+
+    def _remove_deleted(self, home: Home) -> None:
+        self._nursery.start_soon(remove_deleted_logs, home)
 
     def settle(self) -> None:
         """Look at the parked fetches of every partition that has news, and ask leaders what is to be asked."""

@@ -11,6 +11,7 @@ import attrs
 
 from ...storage import (
     CorruptLogError,
+    CorruptMetadataError,
     DuplicateLogError,
     FolderProof,
     Log,
@@ -21,19 +22,23 @@ from ...storage import (
     StorageBrokenError,
     StorageError,
     StorageFullError,
+    Stray,
     TooManyOpenFilesError,
     WrongTopicIdError,
     read_identity,
+    read_topic_id,
 )
-from ..core.control.records import topic_key
 from ..core.control.view import ClusterView
 from ..core.faces import Evidence, Held, Holdings, NextProof
 from ..core.types import PartitionId
-from ._maintenance_thread import log_settings
+from ._maintenance_thread import log_settings, wall_clock_ms
 from .logs import event
 from .settings import NodeSettings
 
 log = logging.getLogger("insync.node")
+
+DAMAGED = (CorruptLogError, CorruptMetadataError)
+"""Errors by which a log counts as lost: it is copied again once another replica leads."""
 
 NOT_OF_THE_LOG = (StorageFullError, StorageBrokenError, TooManyOpenFilesError)
 """Errors that say nothing of the log that was being opened: the next one would meet them, too."""
@@ -57,7 +62,7 @@ class Found:
     refused: dict[PartitionId, StorageError] = attrs.Factory(dict)
     """Logs that cannot be opened though their directory works, and why. Nothing was changed in them."""
     topic_ids: dict[PartitionId, str] = attrs.Factory(dict)
-    """Of which topic what was found is; empty where the store knows none of that name."""
+    """The topic id of each log: its own, or that of the store; empty if neither is known."""
     _homes: dict[PartitionId, LogDirectory] = attrs.Factory(dict)
     """Of the logs that are open, and of damaged ones: whose folders are certainly those of their partitions."""
     _folders: dict[PartitionId, LogDirectory] = attrs.Factory(dict)
@@ -120,7 +125,16 @@ class Found:
             )
         self.offline.update(self.refused)
         for partition in (*self.logs, *self.offline):
-            self.topic_ids[partition] = _topic_id(view, partition)
+            self.topic_ids[partition] = self._topic_id(partition, view)
+
+    def _topic_id(self, partition: PartitionId, view: ClusterView) -> str:
+        """Opening has compared the log's id with that of a topic that the store knows."""
+        topic, home = view.topics.get(partition.topic), self._homes.get(partition)
+        if topic is not None:
+            return topic.topic_id
+        own = read_topic_id(home.path / f"{partition.topic}-{partition.partition}") if home else ""
+        versioned = view.partitions.get(partition)
+        return own or (versioned.record.topic_id if versioned is not None else "")
 
     def _open_logs_of(self, directory: LogDirectory, view: ClusterView) -> None:
         """Raises StorageFullError or StorageBrokenError if the device is to blame."""
@@ -144,15 +158,19 @@ class Found:
                 self._refuse(partition, error)
             except WrongTopicIdError as error:
                 if any(topic.topic_id == error.found for topic in view.topics.values()):
-                    # Of a topic that there is, under the name of another: never deleted.
+                    # Of a topic that there is, under the name of another.
                     self._refuse(partition, error)
                     continue
-                log.warning("%s is deleted: %s", partition, error)
-                directory.delete_log(*partition)
+                if error.found in view.deleted:
+                    log.warning("%s is deleted with its topic: %s", partition, error)
+                    directory.delete_log(*partition)
+                else:
+                    why = f"{error}, and the metadata store does not say that topic id {error.found} was deleted"
+                    set_aside(directory, partition, why)
                 del self._folders[partition]
             except StorageError as error:
                 self._refuse(partition, error)
-                if isinstance(error, CorruptLogError):
+                if isinstance(error, DAMAGED):
                     self._homes[partition] = directory
             else:
                 self._homes[partition] = directory
@@ -165,7 +183,7 @@ class Found:
                 partition=str(partition),
                 why=error,
                 remedy="the node copies it again once another replica leads; check the device"
-                if isinstance(error, CorruptLogError)
+                if isinstance(error, DAMAGED)
                 else "repair the folder or move it aside, then restart the node",
             )
         )
@@ -229,7 +247,7 @@ class Found:
             held=held,
             offline=lambda: frozenset(offline),
             refused=frozenset(self.refused),
-            damaged=frozenset(p for p, error in self.refused.items() if isinstance(error, CorruptLogError)),
+            damaged=frozenset(p for p, error in self.refused.items() if isinstance(error, DAMAGED)),
         )
 
     def write_proofs(self, proofs: Mapping[str, NextProof]) -> None:
@@ -244,6 +262,22 @@ class Found:
         for directory in self.directories:
             with suppress(StorageError):
                 directory.close(directory.was_clean, broker_epoch=directory.previous_broker_epoch)
+
+
+def set_aside(directory: LogDirectory, partition: PartitionId, why: str) -> Stray | None:
+    """Keep a log that cannot be used as a stray log, and say so. Raises StorageError."""
+    stray = directory.set_aside(partition, why, wall_clock_ms())
+    if stray is not None:
+        log.error(
+            event(
+                "log_set_aside",
+                partition=str(partition),
+                path=stray.path,
+                why=why,
+                remedy="nothing is lost: look with `insync stray list`, then restore or delete it",
+            )
+        )
+    return stray
 
 
 def _index_rebuilt(key: tuple[str, int], path: Path, why: str) -> None:
@@ -265,15 +299,6 @@ def clusters_of(folders: Iterable[Path]) -> dict[Path, str]:
         with suppress(StorageError, OSError):
             found[folder], _, _ = read_identity(folder)
     return found
-
-
-def _topic_id(view: ClusterView, partition: PartitionId) -> str:
-    """That of the topic, or (where its record cannot be read) of the partition; empty if the topic is no more."""
-    topic, versioned = view.topics.get(partition.topic), view.partitions.get(partition)
-    if topic is not None:
-        return topic.topic_id
-    readable = topic_key(partition.topic) not in view.unreadable
-    return "" if readable or versioned is None else versioned.record.topic_id
 
 
 def open_log(directory: LogDirectory, partition: PartitionId, view: ClusterView, *, create: bool) -> Log:

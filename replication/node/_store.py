@@ -25,6 +25,7 @@ _BY_PREFIX: tuple[tuple[str, type], ...] = (
     (rec.PARTITIONS_PREFIX, rec.PartitionRecord),
     (rec.NODES_PREFIX, rec.NodeRecord),
     (rec.TOPICS_PREFIX, rec.TopicRecord),
+    (rec.DELETED_PREFIX, rec.DeletedTopicRecord),
     (rec.QUOTAS_PREFIX, rec.QuotaRecord),
     (rec.USERS_PREFIX, rec.UserRecord),
     (rec.INCARNATIONS_PREFIX, rec.IncarnationRecord),

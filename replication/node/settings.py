@@ -10,6 +10,7 @@ import attrs
 
 from ...transport import DEFAULT_BUDGET
 from ...transport.polling import MOST_MICROSECONDS
+from ..core.control.records import DAY_MS
 from ._assignors import BUILT_IN as ASSIGNORS
 from ._assignors import assignor as find_assignor
 from ._group_settings import MIGRATION_POLICIES, check_groups
@@ -37,6 +38,12 @@ def _not_negative(instance: NodeSettings, attribute: attrs.Attribute[int], value
     _whole(attribute, value)
     if value < 0:
         raise InvalidSettingError(f"{attribute.name}={value}: use 0 or more")
+
+
+def _for_ever_or(instance: NodeSettings, attribute: attrs.Attribute[int], value: int) -> None:
+    _whole(attribute, value)
+    if value < -1:
+        raise InvalidSettingError(f"{attribute.name}={value}: use 0 or more, or -1 for ever")
 
 
 def _microseconds(instance: NodeSettings, attribute: attrs.Attribute[int], value: int) -> None:
@@ -135,6 +142,8 @@ class NodeSettings:
     max_clock_difference_ms: if the wall clock differs by more from those of the followers (without followers: from
       its own course since the start), the node deletes and compacts nothing.
     log_maintenance_interval_ms: interval of retention and compaction (Kafka has two settings, 300,000 and 15,000).
+    stray_retention_ms: how long a log is kept that the node set aside, because it could not use it and nothing
+      shows that its records were given up (`insync stray`); -1 keeps it until somebody deletes it.
     log_cleaner_io_max_bytes_per_second: limit for the reads and writes of compaction; None: no limit.
     tls_certificate, tls_key, tls_authorities: PEM files for tls://, all three or none; default: the files that
       INSYNC_TLS_CERTIFICATE, INSYNC_TLS_KEY and INSYNC_TLS_AUTHORITIES in the environment name.
@@ -227,6 +236,7 @@ class NodeSettings:
     flush_interval_ms: int = attrs.field(default=NEVER, validator=_positive)
     log_maintenance_interval_ms: int = attrs.field(default=15000, validator=_positive)
     max_clock_difference_ms: int = attrs.field(default=60_000, validator=_positive)
+    stray_retention_ms: int = attrs.field(default=7 * DAY_MS, validator=_for_ever_or)
     log_cleaner_io_max_bytes_per_second: float | None = None
     storage_stall_timeout_ms: int = attrs.field(default=15000, validator=_positive)
     busy_poll_us: int = attrs.field(default=0, validator=_microseconds)

@@ -162,6 +162,8 @@ class Cluster(Hosting):
                     versions[put.key] = self.put_record(put.record, writer, joining.get(put.key, ()))
                 case rec.NodeRecord() | rec.IncarnationRecord() | rec.PulseRecord():
                     self._put_of_node(put, session)
+                case rec.DeletedTopicRecord():
+                    store.put_deleted(put.record)
                 case rec.QuotaRecord():
                     store.put_quota(put.key, put.record)
                 case rec.UserRecord():

@@ -30,6 +30,7 @@ from ..core.broker.effects import (
     ReadShard,
     Refuse,
     Reply,
+    SetLogAside,
     ShardFaulty,
     ShardLoaded,
     ShardUnreadable,
@@ -67,6 +68,7 @@ from .world import World
 if TYPE_CHECKING:
     from .oracle import Oracle
     from .requests import Requests
+    from .store import Store
 
 Told = Callable[[FetchResult, tuple[Stored, ...]], None]
 LEAST_WAIT = 1e-6
@@ -91,6 +93,7 @@ class Hosting(World, ABC):
     """The part of a cluster between its replicas and everything else."""
 
     nodes: dict[int, Node]
+    store: Store
     oracle: Oracle
     requests: Requests
     fetches: Fetches
@@ -354,6 +357,19 @@ class Hosting(World, ABC):
         self.on(node, 0.02 * self.random.random(), made)
 
     def _delete(self, node: Node, effect: DeleteLog) -> None:
+        """S37: a log is deleted only if the store says that its topic was deleted, or its replica moved."""
+        host, store = node.hosts[effect.partition], self.store
+        versioned, topic_id = store.partitions.get(effect.partition), host.facts.topic_id
+        record = versioned.record if versioned is not None else None
+        moved = record is not None and record.topic_id == topic_id and node.id not in record.replicas
+        require(
+            moved or topic_id in store.deleted or store.is_put_back, "S37", "{} has gone without a word", host
+        )
+        self.retire(host)
+
+    def _set_aside(self, node: Node, effect: SetLogAside) -> None:
+        """A stray log counts as gone here: nobody restores one."""
+        self.note(f"node {node.id}: {effect}")
         self.retire(node.hosts[effect.partition])
 
     def _configure(self, node: Node, effect: ConfigureLog) -> None:
@@ -470,6 +486,7 @@ _EFFECTS: dict[type, Callable[..., None]] = {
     Job: Hosting._job,
     CreateLog: Hosting._create,
     DeleteLog: Hosting._delete,
+    SetLogAside: Hosting._set_aside,
     ConfigureLog: Hosting._configure,
     Answer: Hosting._answer,
     Reply: Hosting._reply,

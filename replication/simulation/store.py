@@ -7,6 +7,7 @@ import attrs
 from ..core.control.records import (
     CONTROLLER_EPOCH_KEY,
     CONTROLLER_KEY,
+    DELETED_PREFIX,
     INCARNATIONS_PREFIX,
     NODES_PREFIX,
     PARTITIONS_PREFIX,
@@ -15,6 +16,7 @@ from ..core.control.records import (
     TOPICS_PREFIX,
     USERS_PREFIX,
     ControllerRecord,
+    DeletedTopicRecord,
     EpochRecord,
     IncarnationRecord,
     NodeRecord,
@@ -61,7 +63,7 @@ class Store:
     """
 
     DURABLE = (
-        *("topics", "topic_versions", "partitions", "quotas", "users", "processes", "pulses"),
+        *("topics", "topic_versions", "partitions", "deleted", "quotas", "users", "processes", "pulses"),
         *("controller_epoch", "controller_epoch_version", "_versions", "unknown"),
     )
     """The tables that a backup holds, but for what ends with sessions."""
@@ -74,6 +76,7 @@ class Store:
         self.topics: dict[str, TopicRecord] = {}
         self.topic_versions: dict[str, int] = {}
         self.partitions: dict[PartitionId, Versioned] = {}
+        self.deleted: dict[str, tuple[DeletedTopicRecord, int]] = {}
         self.quotas: dict[str, tuple[QuotaRecord, int]] = {}
         self.users: dict[str, tuple[UserRecord, int]] = {}
         self.nodes: dict[int, NodeRecord] = {}
@@ -114,6 +117,7 @@ class Store:
                 topics=dict(self.topics),
                 topic_versions=dict(self.topic_versions),
                 partitions=dict(self.partitions),
+                deleted=dict(self.deleted),
                 quotas=dict(self.quotas),
                 users=dict(self.users),
                 controller=self.controller,
@@ -159,6 +163,8 @@ class Store:
         if key.startswith(TOPICS_PREFIX):
             name = key.removeprefix(TOPICS_PREFIX)
             return self.topics.get(name), self.topic_versions.get(name, 0)
+        if key.startswith(DELETED_PREFIX):
+            return self.deleted.get(key.removeprefix(DELETED_PREFIX), (None, 0))
         if key.startswith(USERS_PREFIX):
             return self.users.get(key.removeprefix(USERS_PREFIX), (None, 0))
         return self.quotas.get(key, (None, 0))
@@ -204,6 +210,10 @@ class Store:
                 self.pulses[record.node_id] = record
         self._versions[key] = self._versions.get(key, 0) + 1
 
+    def put_deleted(self, record: DeletedTopicRecord) -> None:
+        """Under a key that is written once."""
+        self.deleted[record.topic_id] = record, 1
+
     def put_quota(self, key: str, record: QuotaRecord) -> None:
         self.quotas[key] = record, self.quotas.get(key, (None, 0))[1] + 1
 
@@ -233,6 +243,8 @@ class Store:
         elif key.startswith(TOPICS_PREFIX):
             name = key.removeprefix(TOPICS_PREFIX)
             del self.topics[name], self.topic_versions[name]
+        elif key.startswith(DELETED_PREFIX):
+            del self.deleted[key.removeprefix(DELETED_PREFIX)]
         elif key.startswith(QUOTAS_PREFIX):
             del self.quotas[key]
         elif key.startswith(USERS_PREFIX):

@@ -300,7 +300,7 @@ def test_a_topic_created_again_is_told_from_the_old(tmp_path: Path) -> None:
     directory.open_log("t", 0, create=True, topic_id="first")
     directory.close()
     assert (tmp_path / "t-0" / "partition.metadata").read_text() == (
-        "version: 0\ntopic_id: first\ntopic: t\npartition: 0\n"
+        "version: 0\ntopic_id: first\ntopic: t\npartition: 0\ncrc32c: 3dd8a6f4\n"
     )
     directory = opened(tmp_path)
     with pytest.raises(WrongTopicIdError, match="topic id first, not to second"):

@@ -34,3 +34,12 @@ def test_a_file_that_lacks_what_every_release_wrote_proves_nothing(tmp_path: Pat
     ):
         (tmp_path / PROOF).write_text(text)
         assert read_proof(tmp_path) is None, text[:80]
+
+
+def test_a_damaged_file_proves_nothing(tmp_path: Path) -> None:
+    """A changed digit would make the folder older, or the store."""
+    write_proof(tmp_path, PROVED)
+    sound = (tmp_path / PROOF).read_bytes()
+    for at in range(len(sound)):
+        (tmp_path / PROOF).write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
+        assert read_proof(tmp_path) is None, at

@@ -17,7 +17,9 @@ from insync.storage import (
     StorageBrokenError,
     WrongPartitionError,
     WrongTopicIdError,
+    read_topic_id,
 )
+from insync.storage._partition_folder import check_folder
 
 from .building import fill
 
@@ -183,3 +185,45 @@ def test_a_partition_that_others_could_read_is_closed_to_them(tmp_path: Path) ->
     directory.open_log("safe", 0, create=False, topic_id="i")
     assert stat.S_IMODE((tmp_path / "safe-0").stat().st_mode) == 0o700
     directory.close()
+
+
+def damaged_forms(content: bytes) -> dict[str, bytes]:
+    """Each byte with one bit changed, and each length that the file may have been cut to."""
+    flipped = {
+        f"bit {bit} of byte {at}": content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :]
+        for at in range(len(content))
+        for bit in range(8)
+    }
+    return flipped | {f"cut to {size}": content[:size] for size in range(len(content))}
+
+
+def test_no_damage_of_the_metadata_makes_a_folder_that_of_another_topic(tmp_path: Path) -> None:
+    """It would be taken for the log of a topic that is no more, or of another partition."""
+    topic_id = "0123456789abcdef0123456789abcdef"
+    directory = opened(tmp_path)
+    fill(directory.open_log("safe", 0, create=True, topic_id=topic_id), [3])
+    directory.close()
+    path = tmp_path / "safe-0" / "partition.metadata"
+    sound = path.read_bytes()
+    believed = []
+    for name, content in damaged_forms(sound).items():
+        path.write_bytes(content)
+        try:
+            check_folder(path.parent, ("safe", 0), topic_id)
+        except CorruptMetadataError as error:
+            assert str(path) in str(error) and f"({len(content)} bytes)" in str(error)
+        else:
+            believed.append(name)
+            assert path.read_bytes() == sound, name
+    # What is left of these are the files of Kafka and of an earlier version, with the right names.
+    lines = [sound.index(b"\ntopic: ") + 1, sound.index(b"crc32c: ")]
+    assert believed == [f"cut to {size}" for size in lines]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ", "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n"],
+)
+def test_a_file_of_kafkas_is_read_with_and_without_a_line_end(tmp_path: Path, content: str) -> None:
+    (tmp_path / "partition.metadata").write_text(content)
+    assert read_topic_id(tmp_path) == "AAAAAAAAAAAAAAAAAAAAAQ"

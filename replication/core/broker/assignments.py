@@ -1,8 +1,9 @@
 """What the metadata store holds, and what follows from it for the replicas of this node.
 
 A replica begins when the node is given it, and hears of its partition's record and of the nodes that live. It ends
-with its topic, or when it is moved away: its log is deleted then, and only after that may the node be given the
-partition again.
+with its topic, or when it is moved away. Its log is deleted if the store says so: by the record of a deleted topic,
+or by a move that this process has seen. Any other log is set aside, because a store that lacks a topic may have
+forgotten it. Only after that may the node be given the partition again.
 
 A reading may concern thousands of replicas. They are told in portions, so that requests, heartbeats and the
 renewal of the node's session are never behind all of them. One that has not been told yet is as it would be if the
@@ -21,7 +22,7 @@ from ..partition import events as ev
 from ..types import PartitionId
 from .channels import Channels
 from .context import Context
-from .effects import ConfigureLog, CreateLog, DeleteLog
+from .effects import ConfigureLog, CreateLog, DeleteLog, SetLogAside
 from .events import LogDeleted, LogFound, ViewRead
 from .following import Following
 from .serving import Serving
@@ -173,20 +174,41 @@ class Assignments:
             context.step_replica(partition, ev.RecordChanged(versioned=versioned))
 
     def copy_again(self, partition: PartitionId) -> None:
-        """Give a replica up whose log cannot be used; when that is deleted, the partition begins empty."""
-        assert self._context.replicas[partition].role == "closed", f"{partition} is in use"
-        self._let_go(partition)
+        """Give a replica up whose log cannot be used; when that is set aside, the partition begins empty."""
+        replica = self._context.replicas[partition]
+        assert replica.role == "closed", f"{partition} is in use"
+        self._remove(partition, SetLogAside(partition, replica.failure))
 
     def _retire(self, partition: PartitionId, effect: fx.Retire) -> None:
-        self._let_go(partition)
+        topic_id = self._context.topic_ids[partition]
+        if effect.moved or topic_id in self._context.view.deleted:
+            self._remove(partition, DeleteLog(partition))
+        else:
+            self._remove(partition, SetLogAside(partition, self._why_aside(partition, topic_id)))
 
-    def _let_go(self, partition: PartitionId) -> None:
+    def _why_aside(self, partition: PartitionId, topic_id: str) -> str:
+        view = self._context.view
+        topic = view.topics.get(partition.topic)
+        if topic is None:
+            return (
+                f"the metadata store knows no topic {partition.topic}, and does not say that it was deleted"
+            )
+        if topic.topic_id == topic_id:
+            return (
+                "the metadata store assigns the partition to other nodes, and this process has seen no move"
+            )
+        return (
+            f"the log is of topic id {topic_id}, but topic {partition.topic} has the id {topic.topic_id}, and the "
+            "metadata store does not say that the other was deleted"
+        )
+
+    def _remove(self, partition: PartitionId, effect: DeleteLog | SetLogAside) -> None:
         """The replica asks for nothing more: its log goes, and fetches of it are told that it is not here."""
         del self._context.replicas[partition], self._context.topic_ids[partition]
         self._told.pop(partition, None)
         self._deleting.add(partition)
         self._serving.wake(partition)
-        self._context.emit(DeleteLog(partition))
+        self._context.emit(effect)
 
     def _read_again(self, partition: PartitionId, effect: fx.ReadRecord) -> None:
         # Noted here and not where a change is proposed: a leader whose log was opened again takes over what its

@@ -46,6 +46,15 @@ class DeleteLog(NamedTuple):
     partition: PartitionId
 
 
+class SetLogAside(NamedTuple):
+    """The node can no longer use the log, and nothing shows that anybody gave its records up: keep it under another
+    name, as a stray log. `events.LogDeleted` when the partition's own name is free.
+    """
+
+    partition: PartitionId
+    why: str
+
+
 class ConfigureLog(NamedTuple):
     """The topic has other settings now."""
 
@@ -326,6 +335,7 @@ Effect = (
     Job
     | CreateLog
     | DeleteLog
+    | SetLogAside
     | ConfigureLog
     | Dial
     | Ask

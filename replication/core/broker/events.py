@@ -41,7 +41,7 @@ class LogFound(NamedTuple):
 
 
 class LogDeleted(NamedTuple):
-    """What `effects.DeleteLog` asked for is done."""
+    """The log that `effects.DeleteLog` or `effects.SetLogAside` named is gone from its place."""
 
     partition: PartitionId
 

@@ -59,6 +59,7 @@ class Viewing:
         view = self.view
         nodes, topics, versions = dict(view.nodes), dict(view.topics), dict(view.topic_versions)
         quotas, users, unreadable = dict(view.quotas), dict(view.users), set(view.unreadable)
+        buried = dict(view.deleted)
         partitions: dict[PartitionId, rec.Versioned | None] = {}
         spoilt: list[Spoilt] = []
         for key in deleted:
@@ -71,6 +72,8 @@ class Viewing:
                     del topics[name], versions[name]
                 case rec.PartitionRecord() as gone:
                     partitions[gone.id] = None
+                case rec.DeletedTopicRecord(topic_id=topic_id):
+                    del buried[topic_id]
                 case rec.QuotaRecord():
                     del quotas[key]
                 case rec.UserRecord(name=name):
@@ -97,6 +100,8 @@ class Viewing:
                     versions[topic.name] = each.version
                 case rec.PartitionRecord() as partition:
                     partitions[partition.id] = rec.Versioned(partition, each.version)
+                case rec.DeletedTopicRecord() as topic_gone:
+                    buried[topic_gone.topic_id] = topic_gone, each.version
                 case rec.QuotaRecord() as quota:
                     quotas[each.key] = quota, each.version
                 case rec.UserRecord() as user:
@@ -116,6 +121,7 @@ class Viewing:
             topics=view.topics if versions == view.topic_versions and topics == view.topics else topics,
             topic_versions=versions,
             partitions=_with(view.partitions, partitions) if partitions else view.partitions,
+            deleted=view.deleted if buried == view.deleted else buried,
             controller=controller.record
             if controller is not None and isinstance(controller.record, rec.ControllerRecord)
             else None,
@@ -159,6 +165,8 @@ def _problem(key: str, record: object) -> str:
             right = rec.partition_key(record.id)
             if not record.target or len(set(record.replicas)) < len(record.replicas):
                 return f"its replicas {list(record.replicas)} are empty, or name a node twice"
+        case rec.DeletedTopicRecord():
+            right = rec.deleted_key(record.topic_id)
         case rec.QuotaRecord():
             right = rec.quota_key(record.entity_type, record.name)
         case rec.UserRecord():

@@ -17,6 +17,7 @@ PRODUCER_IDS_KEY = "/producer_ids"
 NODES_PREFIX = "/nodes/"
 INCARNATIONS_PREFIX = "/incarnations/"
 TOPICS_PREFIX = "/topics/"
+DELETED_PREFIX = "/deleted/"
 PARTITIONS_PREFIX = "/partitions/"
 QUOTAS_PREFIX = "/quotas/"
 USERS_PREFIX = "/users/"
@@ -43,6 +44,10 @@ def pulse_key(node_id: int) -> str:
 
 def topic_key(topic: str) -> str:
     return f"{TOPICS_PREFIX}{topic}"
+
+
+def deleted_key(topic_id: str) -> str:
+    return f"{DELETED_PREFIX}{topic_id}"
 
 
 def producer_key(identity: str) -> str:
@@ -251,6 +256,19 @@ class TopicRecord:
     """Which request made it, in the words of who asked; another than `topic_id`, because a topic that was deleted
     and is made by a late attempt must not be taken for the former one.
     """
+
+
+@attrs.frozen(kw_only=True)
+class DeletedTopicRecord:
+    """A topic that was deleted, by its id. A node deletes the topic's logs by this record alone, because a topic
+    that is missing from the store may have been forgotten by it.
+
+    number: which deletion it was, counted from 1; the oldest records go first.
+    """
+
+    name: str
+    topic_id: str
+    number: int
 
 
 @attrs.frozen(kw_only=True)

@@ -17,15 +17,20 @@ from ..wording import counted
 from . import given_assignments, transitions
 from .capacity import check_room
 from .records import (
+    DeletedTopicRecord,
     PartitionRecord,
     TopicConfig,
     TopicRecord,
     Versioned,
+    deleted_key,
     partition_key,
     topic_key,
 )
 from .topics import TopicError, assign, check_count, parse_config, unknown_setting
 from .view import ClusterView
+
+MOST_DELETED = 10_000
+"""Deleted topics that the store remembers. The log of an older one is set aside where a node still has it."""
 
 ChangeTopicRequest = m.DeleteTopicRequest | m.CreatePartitionsRequest | m.AlterConfigRequest
 Change = tuple[str, object | None, int]
@@ -88,7 +93,19 @@ def _delete(topic: TopicRecord, view: ClusterView) -> list[Change]:
     changes: list[Change] = [(topic_key(topic.name), None, view.topic_versions[topic.name])]
     for partition, versioned in partitions_of(topic, view):
         changes.append((partition_key(partition), None, versioned.version))
-    return changes
+    return changes + _bury(topic, view)
+
+
+def _bury(topic: TopicRecord, view: ClusterView) -> list[Change]:
+    """The record by which nodes delete the topic's logs; the oldest ones make room for it."""
+    known = sorted(view.deleted.values(), key=lambda each: each[0].number)
+    last = known[-1][0].number if known else 0
+    record = DeletedTopicRecord(name=topic.name, topic_id=topic.topic_id, number=last + 1)
+    oldest = known[: max(0, len(known) + 1 - MOST_DELETED)]
+    return [
+        (deleted_key(topic.topic_id), record, 0),
+        *((deleted_key(each.topic_id), None, version) for each, version in oldest),
+    ]
 
 
 def _grow(topic: TopicRecord, request: m.CreatePartitionsRequest, view: ClusterView) -> list[Change]:

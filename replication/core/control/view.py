@@ -7,7 +7,15 @@ from collections.abc import Mapping
 import attrs
 
 from ..types import PartitionId
-from .records import ControllerRecord, NodeRecord, QuotaRecord, TopicRecord, UserRecord, Versioned
+from .records import (
+    ControllerRecord,
+    DeletedTopicRecord,
+    NodeRecord,
+    QuotaRecord,
+    TopicRecord,
+    UserRecord,
+    Versioned,
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -23,6 +31,8 @@ class ClusterView:
     topics: Mapping[str, TopicRecord] = attrs.Factory(dict)
     topic_versions: Mapping[str, int] = attrs.Factory(dict)
     partitions: Mapping[PartitionId, Versioned] = attrs.Factory(dict)
+    deleted: Mapping[str, tuple[DeletedTopicRecord, int]] = attrs.Factory(dict)
+    """Deleted topics by id, with the versions of the keys."""
     controller: ControllerRecord | None = None
     controller_epoch: int = 0
     controller_epoch_version: int = 0

@@ -195,13 +195,15 @@ class ReadRecord:
 
 @attrs.frozen(kw_only=True, slots=True)
 class Retire:
-    """This node holds no replica of the partition any more: delete the log, and forget this machine.
+    """This node holds no replica of the partition any more: its log goes, and this machine is forgotten.
 
     Its last effect; nothing of the log is outstanding. Should the node be given a replica again, that is another
-    machine with another log.
+    machine with another log. `moved`: this process held the replica by an earlier record, and a later one names
+    other nodes.
     """
 
     leader_epoch: int
+    moved: bool = False
 
 
 @attrs.frozen(kw_only=True, slots=True)

@@ -335,6 +335,7 @@ class Replica:
         if self._waiting is None or not self._open or self.log.outstanding:
             return
         self._leave_role(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        former = self.versioned
         self.versioned, self._waiting = self._waiting, None
         record = self.versioned.record
         if record.leader == self.node_id:
@@ -343,7 +344,8 @@ class Replica:
             self._role = FollowerRole(self)
         else:
             # Only now: an older record, or a log that still has work, must not cost a replica its data (KIP-570).
-            self.emit(fx.Retire(leader_epoch=record.leader_epoch))
+            moved = former is not None and self.node_id in former.record.replicas
+            self.emit(fx.Retire(leader_epoch=record.leader_epoch, moved=moved))
         if self._role is not None:
             self._role.enter()
 

@@ -76,6 +76,8 @@ class Health:
                 size_bytes=sum(map(self._size, list(home.partitions))) if not home.failure else 0,
                 free_bytes=home.flusher.free_bytes,
                 device=home.flusher.device,
+                stray_logs=len(home.strays),
+                stray_bytes=sum(each.size_bytes for each in home.strays),
             )
             for home in directories
         ]

@@ -139,6 +139,11 @@ class Metrics:
         failing = len(self._replicas.directories.troubles.failing)
         text = "Replicas here whose last retention or compaction failed."
         yield _single("insync_unmaintained_partitions", "gauge", text, failing)
+        strays = [each for home in self._replicas.directories for each in home.strays]
+        text = "Logs that were set aside, because nothing shows that their records were given up."
+        yield _single("insync_stray_logs", "gauge", text, len(strays))
+        text = "Space that these logs take."
+        yield _single("insync_stray_bytes", "gauge", text, sum(each.size_bytes for each in strays))
         labels = (*_PARTITION, "follower")
         text = "Records by which a follower is behind, as its leader sees it."
         yield Family("insync_replica_lag", "gauge", text, labels, lag)

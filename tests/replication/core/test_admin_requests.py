@@ -23,6 +23,7 @@ from insync.replication.core.control.admin_requests import (
 )
 from insync.replication.core.control.elections import AskLogs, LogInfo, Situation
 from insync.replication.core.control.records import (
+    DeletedTopicRecord,
     NodeRecord,
     PartitionRecord,
     TopicConfig,
@@ -416,6 +417,7 @@ def test_a_change_of_a_topic_is_answered_with_the_settings_from_then_on() -> Non
     assert {put.key: (put.record, put.version) for put in gone.puts} == {
         "/topics/t": (None, 4),
         "/partitions/t/0": (None, 5),
+        "/deleted/x": (DeletedTopicRecord(name="t", topic_id="x", number=1), 0),
     }
     nothing = planned(m.AlterConfigRequest(name="u"), view)
     assert isinstance(nothing, m.TopicChanged)

@@ -11,6 +11,7 @@ from insync.replication.core import messages as m
 from insync.replication.core.control import topic_changes
 from insync.replication.core.control.elections import POLICIES
 from insync.replication.core.control.records import (
+    DeletedTopicRecord,
     NodeRecord,
     PartitionRecord,
     TopicConfig,
@@ -64,6 +65,8 @@ def carried_out(changes: list[topic_changes.Change], view: ClusterView = VIEW) -
             topics[changed.name], versions[changed.name] = changed, version + 1
         elif isinstance(changed, PartitionRecord):
             partitions[changed.id] = Versioned(changed, version + 1)
+        elif isinstance(changed, DeletedTopicRecord):
+            pass
         elif key.startswith("/topics/"):
             del topics[key.removeprefix("/topics/")]
         else:
@@ -74,9 +77,28 @@ def carried_out(changes: list[topic_changes.Change], view: ClusterView = VIEW) -
 
 def test_a_topic_goes_with_all_its_partitions_at_the_versions_that_were_seen() -> None:
     changes = plan(m.DeleteTopicRequest(name="t", topic_id="x"))
-    assert changes == [("/topics/t", None, 5), ("/partitions/t/0", None, 7), ("/partitions/t/1", None, 8)]
+    assert changes == [
+        ("/topics/t", None, 5),
+        ("/partitions/t/0", None, 7),
+        ("/partitions/t/1", None, 8),
+        ("/deleted/x", DeletedTopicRecord(name="t", topic_id="x", number=1), 0),
+    ]
     after = carried_out(changes)
     assert plan(m.DeleteTopicRequest(name="t", topic_id="x"), after) == []
+
+
+def test_the_oldest_deletions_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_changes, "MOST_DELETED", 2)
+    known = {
+        topic_id: (DeletedTopicRecord(name="t", topic_id=topic_id, number=number), version)
+        for topic_id, number, version in (("c", 30, 1), ("a", 10, 2), ("b", 20, 3))
+    }
+    changes = plan(m.DeleteTopicRequest(name="t"), attrs.evolve(VIEW, deleted=known))
+    assert changes[3:] == [
+        ("/deleted/x", DeletedTopicRecord(name="t", topic_id="x", number=31), 0),
+        ("/deleted/a", None, 2),
+        ("/deleted/b", None, 3),
+    ]
 
 
 def test_only_the_topic_that_was_meant_is_deleted() -> None:

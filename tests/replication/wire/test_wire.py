@@ -26,6 +26,7 @@ RECORDS = [
     rec.TopicRecord,
     rec.PartitionRecord,
     rec.QuotaRecord,
+    rec.DeletedTopicRecord,
     rec.UserRecord,
 ]
 

@@ -10,9 +10,17 @@ import pytest
 from insync.replication.core.broker.assignments import BREATH
 from insync.replication.core.broker.broker import Broker
 from insync.replication.core.broker.context import BrokerSettings, Context
-from insync.replication.core.broker.effects import ConfigureLog, CreateLog, DeleteLog, Effect, Job
+from insync.replication.core.broker.effects import (
+    ConfigureLog,
+    CreateLog,
+    DeleteLog,
+    Effect,
+    Job,
+    SetLogAside,
+)
 from insync.replication.core.broker.events import LogDeleted, LogFound, Report, ViewRead
 from insync.replication.core.control.records import (
+    DeletedTopicRecord,
     NodeRecord,
     QuotaRecord,
     TopicConfig,
@@ -33,6 +41,9 @@ NODES = {
     each: NodeRecord(node_id=each, incarnation=incarnation, endpoints=())
     for each, incarnation in LIVE.items()
 }
+
+
+DELETED = {"x": (DeletedTopicRecord(name="x", topic_id="x", number=1), 1)}
 
 
 def view(revision: int, version: int = 1, **change: Any) -> ClusterView:
@@ -108,13 +119,47 @@ def test_a_log_goes_with_its_topic_and_is_made_anew_only_when_it_is_gone(again: 
     viewer.read(view(1))
     viewer.report(OPENED)
     viewer.report(ev.EpochAssigned())
-    gone = ClusterView(revision=2, nodes=NODES)
-    made_again = attrs.evolve(view(3, topic_id="other"), topics={"x": attrs.evolve(TOPIC, topic_id="other")})
+    gone = ClusterView(revision=2, nodes=NODES, deleted=DELETED)
+    made_again = attrs.evolve(
+        view(3, topic_id="other"), topics={"x": attrs.evolve(TOPIC, topic_id="other")}, deleted=DELETED
+    )
     assert viewer.read(made_again if again else gone) == [DeleteLog(PARTITION)]
     assert viewer.context.replicas == {}
     assert viewer.read(attrs.evolve(made_again, revision=4)) == [], "the old log is still there"
     assert viewer.broker.step(LogDeleted(PARTITION), 1.0) == [CreateLog(PARTITION, "other")]
     assert viewer.context.topic_ids == {PARTITION: "other"}
+
+
+@pytest.mark.parametrize("found", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_the_log_of_a_topic_that_the_store_has_forgotten_is_set_aside(again: bool, found: bool) -> None:
+    """It says nowhere that the topic was deleted."""
+    viewer = Viewer()
+    if found:
+        viewer.broker.step(LogFound(PARTITION, "x", OPENED), 1.0)
+    else:
+        viewer.read(view(1))
+        viewer.report(OPENED)
+        viewer.report(ev.EpochAssigned())
+    other = DeletedTopicRecord(name="x", topic_id="earlier", number=1)
+    forgotten = ClusterView(revision=2, nodes=NODES, deleted={"earlier": (other, 1)})
+    made_again = attrs.evolve(view(3, topic_id="other"), topics={"x": attrs.evolve(TOPIC, topic_id="other")})
+    (aside,) = viewer.read(made_again if again else forgotten)
+    assert isinstance(aside, SetLogAside)
+    assert aside.partition == PARTITION
+    assert ("topic x has the id other" if again else "knows no topic x") in aside.why
+    assert viewer.context.replicas == {}
+    assert viewer.read(attrs.evolve(made_again, revision=4)) == [], "the old log is in its place"
+    assert viewer.broker.step(LogDeleted(PARTITION), 1.0) == [CreateLog(PARTITION, "other")]
+
+
+def test_a_log_whose_move_this_process_has_not_seen_is_set_aside() -> None:
+    """Whether the store is older than the move that brought the replica here cannot be told."""
+    viewer = Viewer()
+    viewer.broker.step(LogFound(PARTITION, "x", OPENED), 1.0)
+    (aside,) = viewer.read(view(2, 2, replicas=(B, 3), isr=(B,), leader=B, leader_epoch=2))
+    assert isinstance(aside, SetLogAside)
+    assert "assigns the partition to other nodes" in aside.why
 
 
 def test_a_replica_that_was_moved_away_goes_and_stays_away() -> None:
@@ -133,7 +178,7 @@ def test_a_log_that_still_works_is_deleted_when_it_has_done_what_it_was_asked_fo
     viewer = Viewer()
     viewer.read(view(1))
     viewer.report(OPENED)
-    assert viewer.read(ClusterView(revision=2)) == []
+    assert viewer.read(ClusterView(revision=2, deleted=DELETED)) == []
     assert viewer.report(ev.EpochAssigned()) == [DeleteLog(PARTITION)]
 
 

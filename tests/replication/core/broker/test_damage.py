@@ -8,7 +8,14 @@ import attrs
 
 from insync.replication.core import messages as m
 from insync.replication.core.broker.damage import step_back
-from insync.replication.core.broker.effects import CheckLog, CreateLog, DeleteLog, LogDamaged, StepBack
+from insync.replication.core.broker.effects import (
+    CheckLog,
+    CreateLog,
+    DeleteLog,
+    LogDamaged,
+    SetLogAside,
+    StepBack,
+)
 from insync.replication.core.broker.events import FetchArrived, LogChecked, LogDeleted, LogFound, ViewRead
 from insync.replication.core.control.records import PartitionRecord, partition_key
 from insync.replication.core.partition import events as ev
@@ -85,7 +92,7 @@ def test_what_is_damaged_is_given_up_once_and_copied_again_when_nobody_counts_on
     viewer.report(ev.LogFailed(reason=BITS))
     assert doubt(viewer) == [], "it is not led here any more"
     assert viewer.read(view(2, 2, isr=(B,), elr=(A,), leader=B, leader_epoch=2, replicas=(A, B, 3))) == []
-    assert viewer.read(view(3, 3, isr=(B, 3), leader=B, leader_epoch=2)) == [DeleteLog(PARTITION)]
+    assert viewer.read(view(3, 3, isr=(B, 3), leader=B, leader_epoch=2)) == [SetLogAside(PARTITION, BITS)]
     assert viewer.broker.step(LogDeleted(PARTITION), 1.0) == [CreateLog(PARTITION, "x")]
 
 
@@ -126,7 +133,7 @@ def test_a_copy_that_nobody_else_can_stand_in_for_steps_back_until_that_is_store
     two = {"replicas": (A, B), "leader": B, "leader_epoch": 2, "isr": (B,)}
     assert viewer.read(view(2, 2, elr=(A,), **two)) == [StepBack(PARTITION)]
     assert StepBack(PARTITION) in viewer.broker.tick(3.0), "the write may have failed"
-    assert viewer.read(view(3, 3, elr=(), **two)) == [DeleteLog(PARTITION)]
+    assert viewer.read(view(3, 3, elr=(), **two)) == [SetLogAside(PARTITION, BITS)]
     assert StepBack(PARTITION) not in viewer.broker.tick(9.0)
 
 

@@ -49,6 +49,13 @@ things = st.one_of(
     ),
     st.builds(
         lambda n: (
+            rec.deleted_key("d"),
+            rec.DeletedTopicRecord(name="t", topic_id="d", number=n),
+        ),
+        numbers,
+    ),
+    st.builds(
+        lambda n: (
             rec.user_key("u"),
             rec.UserRecord(name="u", credentials={}, allow=("admin",) * n),
         ),
