@@ -30,6 +30,7 @@ from ._epochs import EpochCache
 from ._files import (
     PartitionKey,
     base_offset_in,
+    copy_file,
     fsync_file,
     fsync_folder,
     read_checkpoint,
@@ -60,7 +61,6 @@ _MAGIC_AT = 16
 _MAGIC = 2
 _COPIED = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 _UNFINISHED = (".cleaned", ".swap")
-_WINDOW = 64 << 20
 _LARGE = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 """Files that are mapped or copied, and not read at one go."""
 _MOST_AT_ONCE = {_CHECKPOINT: 1 << 30}
@@ -462,7 +462,7 @@ def _copy_log(source: Path, target: Path, log: ForeignLog, on_bytes: Callable[[i
             continue
         if path.name != EPOCHS and int(path.stem) < first:
             continue
-        _copy_file(path, target / path.name)
+        copy_file(path, target / path.name)
         seam = seams.get(int(path.stem)) if path.suffix == LOG_SUFFIX else None
         if seam is not None:
             with (target / path.name).open("ab") as file:
@@ -484,27 +484,6 @@ def _bridges(seam: Seam, epochs: Sequence[EpochEntry]) -> Iterator[bytes]:
         epoch = max((each.epoch for each in epochs if each.start_offset <= start), default=0)
         rest = _HEADER_END.pack(0, end - start - 1, -1, -1, -1, -1, -1, 0)
         yield _HEADER.pack(start, _AFTER_LENGTH, epoch, _MAGIC, crc32c(rest)) + rest
-
-
-def _copy_file(source: Path, target: Path) -> None:
-    """Raises OSError."""
-    with (
-        open(open_file(source, os.O_RDONLY), "rb") as read,
-        open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as written,
-    ):
-        left = os.fstat(read.fileno()).st_size
-        while left:
-            try:
-                count = os.copy_file_range(read.fileno(), written.fileno(), min(left, _WINDOW))
-            except OSError as error:
-                if error.errno not in (errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
-                    raise
-                # Not between these file systems: the positions of both files stand where the last call left them.
-                count = written.write(read.read(min(left, _WINDOW)))
-                written.flush()
-            if not count:
-                raise OSError(errno.EIO, f"{source} has become shorter while it was copied")
-            left -= count
 
 
 def settle_name(path: Path) -> None:

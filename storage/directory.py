@@ -440,6 +440,27 @@ class LogDirectory:
             except OSError as error:
                 raise storage_error(error, f"cannot set {partition[0]}-{partition[1]} aside") from error
 
+    def keep_tail(self, partition: PartitionKey, offset: int | None, why: str, now_ms: int) -> Stray:
+        """Copy an open log from the segment with `offset` on (None: all of it) as a stray log.
+
+        The writer of the log calls it, before it cuts. A crash may leave a stray log that does not say why it is
+        there.
+
+        Raises StorageError if the device refuses.
+        """
+        with self._lock:
+            self._check_open()
+            log = self._logs[partition]
+        aside = self.path / stray_name(partition)
+        try:
+            make_folder(aside)
+            log.copy_tail(offset, aside)
+            write_note(aside, partition, why, now_ms, {})
+            fsync_folder(self.path)
+            return read_stray(aside, partition)
+        except OSError as error:
+            raise storage_error(error, f"cannot keep the end of {partition[0]}-{partition[1]}") from error
+
     def strays(self) -> list[Stray]:
         """The stray logs here. Raises StorageError if the device refuses."""
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -10,10 +11,11 @@ from pathlib import Path
 from ._batch_scan import CONTROL
 from ._epochs import FILE_NAME as EPOCHS
 from ._epochs import EpochCache
-from ._files import fsync_folder, log_error, storage_error
+from ._files import copy_file, fsync_file, fsync_folder, log_error, storage_error
 from ._flushing import bring_to_device
 from ._maintenance import MaintainedLog
 from ._open_files import OPEN_FILES
+from ._partition_folder import PARTITION_METADATA
 from ._prepare import GATHERED_BYTES, Piece, prepare, stamped
 from ._producers import SNAPSHOT_SUFFIX, ProducerTable, completed_since, has_snapshot, replay, snapshots_in
 from ._recovery import Recovered, open_segments, recover, remove_leftovers, trust, verify
@@ -412,6 +414,26 @@ class DiskLog(MaintainedLog):
         with self._device(f"cannot write the leader epochs of {self.name}"):
             # Retention may have gone past the start since this was asked for.
             self._epochs.assign(epoch, max(start_offset, self._log_start_offset))
+
+    def copy_tail(self, offset: int | None, folder: Path) -> None:
+        """Put the segments from the one with `offset` on (None: all) into a folder, durably.
+
+        No append or truncation may run. Segments that a truncation to `offset` removes as a whole are linked.
+
+        Raises OSError as the device does.
+        """
+        self.flush()
+        copied = [self._folder / PARTITION_METADATA]
+        for segment in self._segments:
+            if offset is None or segment.base_offset >= offset:
+                os.link(segment.path, folder / segment.path.name)
+            elif segment.end.offset > offset:
+                copied.append(segment.path)
+        for path in copied:
+            if path.exists():
+                copy_file(path, folder / path.name)
+                fsync_file(folder / path.name)
+        fsync_folder(folder)
 
     def truncate(self, offset: int) -> None:
         self._check_writable()

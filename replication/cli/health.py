@@ -89,4 +89,7 @@ def _print(found: list[NodeHealth]) -> None:
                 print(f"  {check.name}: {check.detail}")
         for directory in each.log_directories:
             if directory.stray_logs:
-                print(f"  {counted(directory.stray_logs, 'stray log')}, {counted(directory.stray_bytes, 'byte')}: look with `insync stray list {directory.path}`")
+                strays = (
+                    f"{counted(directory.stray_logs, 'stray log')}, {counted(directory.stray_bytes, 'byte')}"
+                )
+                print(f"  {strays}: look with `insync stray list {directory.path}`")

@@ -117,10 +117,10 @@ class Home:
     def path(self) -> Path:
         return self.directory.path
 
-    def add_stray(self, stray: Stray | None) -> None:
-        """A log of this directory was set aside; None if there was no folder."""
-        if stray is not None:
-            self.strays.append(stray)
+    def add_stray(self, result: object) -> None:
+        """The result of a piece of work that sets a log aside, if there was one."""
+        if isinstance(result, Stray):
+            self.strays.append(result)
 
     def _found_strays(self, strays: list[Stray]) -> None:
         self.strays = strays

@@ -18,6 +18,7 @@ from ..core.types import EndedTransaction, EpochEntry, PartitionId, ProducerEntr
 from ._log_writer import AppendWork, CallWork, Lane, Work
 from ._maintenance_thread import log_settings
 from ._payloads import Batches
+from ._startup_scan import keep_tail
 from .logs import event
 
 if TYPE_CHECKING:
@@ -126,7 +127,20 @@ class ReplicaHost:
             )
         cut = partial(opened.truncate_fully if effect.restart else opened.truncate, effect.offset)
         settled = self.replica.log.high_watermark
+        if effect.keep:
+            self._keep_tail(None if effect.restart else effect.offset)
         self.submit(CallWork(self.lane, partial(_cut, opened, cut, settled), self._truncated))
+
+    def _keep_tail(self, offset: int | None) -> None:
+        """Copy the part of the log that is about to be cut off; None: all of it."""
+        assert self.home is not None
+        record = self._node.view.partitions[self.partition].record
+        why = (
+            f"leader {record.leader}, whose election was unclean at epoch {record.unclean_epoch}, lacks the "
+            + ("log" if offset is None else f"records from offset {offset} on")
+        )
+        keep = partial(keep_tail, self.home.directory, self.partition, offset, why)
+        self.submit(CallWork(self.lane, keep, self.home.add_stray, waits=True))
 
     def _truncated(self, event: object) -> None:
         assert isinstance(event, ev.Truncated)

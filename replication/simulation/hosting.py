@@ -254,6 +254,10 @@ class Hosting(World, ABC):
                 disk.assign(job.epoch, job.start_offset)
                 return ev.EpochAssigned()
             case fx.Truncate():
+                kept = job.restart or job.keep or host.facts.agreed(disk) <= max(job.offset, disk.start)
+                require(
+                    kept, "S37", "{} cuts what was committed, and keeps nothing of it: {}", host.name, job
+                )
                 if job.restart:
                     disk.restart(job.offset)
                 else:

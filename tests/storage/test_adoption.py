@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from insync.storage import adoption
+from insync.storage._files import copy_file
 
 from ..replication.node import kafka_folder as kafka
 
@@ -43,6 +44,6 @@ def test_files_are_copied_where_blocks_cannot_be_shared(
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr(os, "copy_file_range", refused)
-    adoption._copy_file(source, tmp_path / "b")
+    copy_file(source, tmp_path / "b")
     assert (tmp_path / "b").read_bytes() == source.read_bytes()
     assert (tmp_path / "b").stat().st_mode & 0o777 == 0o600

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 
 import pytest
 
-from insync.storage import LogDirectory, LogDirectoryError, Stray, find_strays, remove_stray
+from insync.storage import LogDirectory, LogDirectoryError, Stray, find_strays, remove_stray, verify
 from insync.storage._stray import STRAY_SUFFIX
+from insync.storage.batch import records
 
-from .building import fill
+from .building import SMALL, fill
 
 KEY = ("orders", 3)
 
@@ -136,3 +138,34 @@ def test_a_stray_log_is_deleted_for_good(tmp_path: Path) -> None:
     remove_stray(stray)
     assert [each.name for each in tmp_path.iterdir() if each.is_dir()] == []
     remove_stray(stray)
+
+
+def values(folder: Path) -> dict[int, bytes | None]:
+    """Of all records in a log's files, by offset."""
+    files = sorted(folder.glob("*.log"))
+    return {each.offset: each.value for path in files for each in records(path.read_bytes())}
+
+
+@pytest.mark.parametrize("offset", [0, 1, 30, 31, 59, None])
+def test_the_tail_that_is_kept_is_what_a_cut_takes(tmp_path: Path, offset: int | None) -> None:
+    """By links where the cut removes whole segments, by a copy where it shortens one."""
+    directory = LogDirectory(tmp_path, cluster_id="c", node_id=1, settings=SMALL)
+    log = directory.open_log(*KEY, create=True, topic_id="one")
+    fill(log, [2] * 30, leader_epoch=4)
+    before = values(tmp_path / "orders-3")
+    segment = len(before) // len(list((tmp_path / "orders-3").glob("*.log"))) + 2
+    assert segment < len(before) // 2
+    stray = directory.keep_tail(KEY, offset, "the leader lacks it", 5)
+    if offset is None:
+        log.truncate_fully(7)
+    else:
+        log.truncate(offset)
+    fill(log, [1] * 40, leader_epoch=6)
+    assert find_strays(tmp_path) == [stray]
+    kept = values(stray.path)
+    lost = {at: value for at, value in before.items() if offset is None or at >= offset}
+    assert kept.items() >= lost.items() and kept.items() <= before.items()
+    assert len(kept) < len(lost) + segment, "no more than the segment around the cut"
+    assert not verify(stray.path).defects
+    assert all(stat.S_IMODE(each.stat().st_mode) == 0o600 for each in stray.path.iterdir())
+    directory.close()

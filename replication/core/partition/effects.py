@@ -38,11 +38,13 @@ class AssignEpoch:
 class Truncate:
     """Cut the log so that it ends at or before `offset`, on a batch boundary.
 
-    With `restart` drop everything and begin again at `offset`. Answered by `Truncated` or `LogFailed`.
+    With `restart` drop everything and begin again at `offset`. With `keep` first copy the part that goes, as a
+    stray log: it may hold committed records. Answered by `Truncated` or `LogFailed`.
     """
 
     offset: int
     restart: bool = False
+    keep: bool = False
 
 
 @attrs.frozen(kw_only=True, slots=True)

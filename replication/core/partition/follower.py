@@ -123,13 +123,18 @@ class FollowerRole:
             self._truncate(kept)
 
     def _truncate(self, offset: int, *, restart: bool = False) -> None:
-        """Cut, unless committed records would go that no unclean election has given up."""
-        log = self._replica.log
-        if not restart and offset < log.high_watermark and not self._may_lose():
+        """Cut, unless committed records would go that no unclean election has given up.
+
+        After an unclean election this log may have more of what was committed than the leader's, so the part that
+        goes is kept for an operator.
+        """
+        log, may_lose = self._replica.log, self._may_lose()
+        if not restart and offset < log.high_watermark and not may_lose:
             self._refuse(offset)
             return
+        keep = may_lose and not log.is_empty and (restart or offset < log.log_end_offset)
         self._replica.log.expect_cut(offset, restart=restart)
-        self._replica.emit(fx.Truncate(offset=offset, restart=restart))
+        self._replica.emit(fx.Truncate(offset=offset, restart=restart, keep=keep))
 
     def _may_lose(self) -> bool:
         """Whether our log ends before the last unclean election: what was committed then may be gone."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import pytest
 
@@ -14,7 +16,7 @@ from insync.replication.core.partition.replica import Replica
 from insync.replication.core.types import BatchMeta, EpochEnd, EpochEntry, PartitionId
 
 
-def record(epoch: int, leader: int = 1) -> Versioned:
+def record(epoch: int, leader: int = 1, unclean_epoch: int = -1) -> Versioned:
     return Versioned(
         PartitionRecord(
             topic="t",
@@ -24,12 +26,20 @@ def record(epoch: int, leader: int = 1) -> Versioned:
             isr=(1, 2),
             leader=leader,
             leader_epoch=epoch,
+            unclean_epoch=unclean_epoch,
         ),
         epoch,
     )
 
 
-def follower(*, end: int = 10, epoch: int = 0, leader_epoch: int = 1, high_watermark: int = 0) -> Replica:
+def follower(
+    *,
+    end: int = 10,
+    epoch: int = 0,
+    leader_epoch: int = 1,
+    high_watermark: int = 0,
+    unclean_epoch: int = -1,
+) -> Replica:
     """Replica 2, with `end` records of `epoch`, following node 1."""
     replica = Replica(PartitionId("t", 0), 2, 22)
     entries = (EpochEntry(epoch, 0),) if end else ()
@@ -43,7 +53,7 @@ def follower(*, end: int = 10, epoch: int = 0, leader_epoch: int = 1, high_water
         ),
         0.0,
     )
-    replica.step(ev.RecordChanged(versioned=record(leader_epoch)), 0.0)
+    replica.step(ev.RecordChanged(versioned=record(leader_epoch, unclean_epoch=unclean_epoch)), 0.0)
     assert replica.role == "follower"
     return replica
 
@@ -91,6 +101,29 @@ def test_a_late_divergence_does_not_cut_what_was_fetched_since() -> None:
     asked = replica.step(ev.Appended(log_end_offset=10), 0.0)
     assert [(e.fetch_offset, e.last_fetched_epoch) for e in asked if isinstance(e, fx.FetchNext)] == [(10, 1)]
     assert replica.step(late, 0.0) == []
+
+
+@pytest.mark.parametrize(
+    ("unclean_epoch", "answer", "cut"),
+    [
+        (-1, {"diverging": EpochEnd(0, 4)}, fx.Truncate(offset=4)),
+        (0, {"diverging": EpochEnd(0, 4)}, fx.Truncate(offset=4)),
+        (1, {"diverging": EpochEnd(0, 4)}, fx.Truncate(offset=4, keep=True)),
+        (1, {"diverging": EpochEnd(0, 10)}, fx.Truncate(offset=10)),
+        (
+            1,
+            {"diverging": EpochEnd(0, 4), "log_start_offset": 6},
+            fx.Truncate(offset=6, restart=True, keep=True),
+        ),
+        (1, {"log_start_offset": 12}, fx.Truncate(offset=12, restart=True, keep=True)),
+    ],
+)
+def test_a_cut_after_an_unclean_election_keeps_the_part_that_goes(
+    unclean_epoch: int, answer: dict[str, Any], cut: fx.Truncate
+) -> None:
+    """The leader that was elected may lack committed records, and this may be their only copy."""
+    replica = follower(unclean_epoch=unclean_epoch)
+    assert only(replica.step(fetched(10, last_fetched_epoch=0, **answer), 0.0), fx.Truncate) == [cut]
 
 
 @pytest.mark.parametrize("bases", [(9,), (8,), (10, 11), (12, 10)])
