@@ -137,6 +137,7 @@ class LogKeeper:
     def _run(self) -> None:
         assert self._token is not None
         try:
+            self._look_for_strays()
             while not self._stop.wait(self._period):
                 for key, opened in self._directory.logs():
                     # One look at the clock for both: between two it may be set.
