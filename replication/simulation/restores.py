@@ -345,7 +345,8 @@ def _held(cluster: Cluster, facts: PartitionFacts, node: int) -> int:
 def _keys(cluster: Cluster) -> list[str]:
     store = cluster.store
     own = [key(node) for node in cluster.nodes for key in (rec.incarnation_key, rec.pulse_key)]
-    return [*own, *map(rec.topic_key, store.topics), *map(rec.partition_key, store.partitions)]
+    topics = [*map(rec.topic_key, store.topics), *map(rec.deleted_key, store.deleted)]
+    return [*own, *topics, *map(rec.partition_key, store.partitions)]
 
 
 def _folder(node: Node) -> FoundFolder:

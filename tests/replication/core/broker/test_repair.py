@@ -132,6 +132,15 @@ def test_logs_of_two_topics_of_one_name_are_refused_with_their_ids() -> None:
         plan([folder(1, 2, 10), attrs.evolve(folder(2, 2, 10), logs=(other,))], {})
 
 
+@pytest.mark.parametrize("deleted", ["t", "another"])
+def test_a_topic_that_the_store_knows_to_be_deleted_does_not_come_back(deleted: str) -> None:
+    """The nodes would delete its logs at once; one of them was down when the topic was deleted."""
+    key = rec.deleted_key(deleted)
+    record = rec.DeletedTopicRecord(name="t", topic_id=deleted, number=1)
+    seen = {key: Seen(key=key, record=record, version=1, value=b"")}
+    assert plan([folder(1, 2, 10)], seen).topics_found == (() if deleted == "t" else ("t",))
+
+
 def test_no_producer_id_is_given_out_again() -> None:
     held = attrs.evolve(folder(2, 2, 10).logs[0], next_producer_id=41)
     folders = [folder(1, 2, 10), attrs.evolve(folder(2, 2, 10), logs=(held,))]
