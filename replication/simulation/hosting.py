@@ -367,7 +367,10 @@ class Hosting(World, ABC):
         record = versioned.record if versioned is not None else None
         moved = record is not None and record.topic_id == topic_id and node.id not in record.replicas
         require(
-            moved or topic_id in store.deleted or store.is_put_back, "S37", "{} has gone without a word", host
+            moved or topic_id in store.deleted or store.is_put_back,
+            "S37",
+            "{} is deleted without a word of the store",
+            host.name,
         )
         self.retire(host)
 

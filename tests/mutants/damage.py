@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from insync.replication.core.broker import damage
+from insync.replication.core.broker.assignments import Assignments
 from insync.replication.core.broker.damage import DamagedLogs
+from insync.replication.core.broker.effects import DeleteLog, SetLogAside
 from insync.replication.core.broker.gathering import Gathering
 from insync.replication.core.broker.membership import Membership
 from insync.replication.core.control.records import PartitionRecord
-from insync.replication.core.types import NO_LEADER
+from insync.replication.core.types import NO_LEADER, PartitionId
 
 from .catalogue import Patch, mutant
 
@@ -63,3 +65,13 @@ def _(patch: Patch) -> None:
 @mutant("K167", "never copy again a log that a start finds damaged")
 def _(patch: Patch) -> None:
     patch.setattr(DamagedLogs, "found", lambda self, event: None)
+
+
+@mutant("K290", "delete a log that cannot be used, instead of setting it aside")
+def _(patch: Patch) -> None:
+    right = Assignments._remove
+
+    def remove(self: Assignments, partition: PartitionId, effect: DeleteLog | SetLogAside) -> None:
+        right(self, partition, DeleteLog(partition))
+
+    patch.setattr(Assignments, "_remove", remove)

@@ -203,3 +203,16 @@ def _(patch: Patch) -> None:
 @mutant("K8", "never learn the leader's high watermark")
 def _(patch: Patch) -> None:
     patch.setattr(LogState, "learn_high_watermark", lambda self, leader_high_watermark: False)
+
+
+@mutant("K291", "keep nothing of what is cut off after an unclean election")
+def _(patch: Patch) -> None:
+    right = FollowerRole._truncate
+
+    def truncate(self: FollowerRole, offset: int, *, restart: bool = False) -> None:
+        right(self, offset, restart=restart)
+        sent = self._replica._effects[-1]
+        if isinstance(sent, fx.Truncate):
+            self._replica._effects[-1] = attrs.evolve(sent, keep=False)
+
+    patch.setattr(FollowerRole, "_truncate", truncate)

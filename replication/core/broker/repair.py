@@ -161,7 +161,9 @@ def plan(folders: Sequence[FoundFolder], seen: Mapping[str, Seen]) -> Repair:
 
     if rec.CLUSTER_KEY not in seen:
         write(rec.CLUSTER_KEY, rec.ClusterRecord(cluster_id=cluster_id))
-    buried = {each.record.topic_id for each in seen.values() if isinstance(each.record, rec.DeletedTopicRecord)}
+    buried = {
+        each.record.topic_id for each in seen.values() if isinstance(each.record, rec.DeletedTopicRecord)
+    }
     logs: dict[tuple[PartitionId, str], dict[int, FoundLog]] = defaultdict(dict)
     for folder in folders:
         for each in folder.logs:
