@@ -268,8 +268,14 @@ def set_aside(directory: LogDirectory, partition: PartitionId, why: str) -> Stra
     """Keep a log that cannot be used as a stray log, and say so. Raises StorageError."""
     stray = directory.set_aside(partition, why, wall_clock_ms())
     if stray is not None:
-        _tell_of(
-            stray, "log_set_aside", "nothing is lost: see `insync stray list`, then restore or delete it"
+        log.error(
+            event(
+                "log_set_aside",
+                partition=str(partition),
+                path=stray.path,
+                why=why,
+                remedy="nothing is lost: see `insync stray list`, then restore or delete it",
+            )
         )
     return stray
 
@@ -277,13 +283,16 @@ def set_aside(directory: LogDirectory, partition: PartitionId, why: str) -> Stra
 def keep_tail(directory: LogDirectory, partition: PartitionId, offset: int | None, why: str) -> Stray:
     """Copy the records from an offset on (None: all) as a stray log, and say so. Raises StorageError."""
     stray = directory.keep_tail(partition, offset, why, wall_clock_ms())
-    _tell_of(stray, "log_tail_kept", "read its records with `insync log dump --records`, then delete it")
+    log.error(
+        event(
+            "log_tail_kept",
+            partition=str(partition),
+            path=stray.path,
+            why=why,
+            remedy="read its records with `insync log dump --records`, then delete it",
+        )
+    )
     return stray
-
-
-def _tell_of(stray: Stray, what: str, remedy: str) -> None:
-    name = f"{stray.topic}-{stray.partition}"
-    log.error(event(what, partition=name, path=stray.path, why=stray.why, remedy=remedy))
 
 
 def _index_rebuilt(key: tuple[str, int], path: Path, why: str) -> None:

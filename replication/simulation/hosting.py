@@ -361,13 +361,14 @@ class Hosting(World, ABC):
         self.on(node, 0.02 * self.random.random(), made)
 
     def _delete(self, node: Node, effect: DeleteLog) -> None:
-        """S37: a log is deleted only if the store says that its topic was deleted, or its replica moved."""
-        host, store = node.hosts[effect.partition], self.store
-        versioned, topic_id = store.partitions.get(effect.partition), host.facts.topic_id
+        """S37: a log is deleted only if the store has said that its topic was deleted, or its replica moved."""
+        assert node.broker is not None
+        host, view = node.hosts[effect.partition], node.broker.context.view
+        versioned, topic_id = view.partitions.get(effect.partition), host.facts.topic_id
         record = versioned.record if versioned is not None else None
         moved = record is not None and record.topic_id == topic_id and node.id not in record.replicas
         require(
-            moved or topic_id in store.deleted or store.is_put_back,
+            moved or topic_id in view.deleted,
             "S37",
             "{} is deleted without a word of the store",
             host.name,
