@@ -45,13 +45,13 @@ class Machine:
     folder: Path
     """Of the images, on the device of who runs the test."""
     places: Sequence[Path]
-    boots: int = 0
     _init: subprocess.Popen[bytes] | None = None
     """Lives as long as the boot, and ends with the process that runs the test."""
+    _namespace: str = ""
+    """Of this boot."""
 
     def boot(self) -> None:
         """Mount what the devices hold, under a boot id that has never been. Raises CannotMountError."""
-        self.boots += 1
         boot_id = self.folder / "boot_id"
         boot_id.write_text(f"{uuid.uuid4()}\n")
         devices = [str(path) for place in self.places for path in (self._image(place), place)]
@@ -64,6 +64,7 @@ class Machine:
         assert self._init.stdout is not None and self._init.stderr is not None
         if not self._init.stdout.readline():
             raise CannotMountError(self._init.stderr.read().decode().strip())
+        self._namespace = _namespace(self._init.pid)
 
     @property
     def command(self) -> list[str]:
@@ -82,8 +83,7 @@ class Machine:
 
     def cut(self) -> None:
         """Take the power away from everything at once: no process lives, no device gets another byte."""
-        processes = self._processes()
-        for each in processes:
+        for each in self._processes():
             _send(each, signal.SIGSTOP)
         for place in self.places:
             descriptor = os.open(self.inside(place), os.O_RDONLY)
@@ -113,19 +113,9 @@ class Machine:
         return self.folder / f"{place.name}.image"
 
     def _processes(self) -> list[int]:
-        """Those in the mount namespace of this boot, init the last."""
-        if self._init is None:
-            return []
-        try:
-            ours = os.readlink(f"/proc/{self._init.pid}/ns/mnt")
-        except OSError:
-            return []
-        found = [int(each) for each in os.listdir("/proc") if each.isdigit() and _namespace(each) == ours]
-        return sorted(found, key=lambda pid: (pid == self._init_pid, pid))
-
-    @property
-    def _init_pid(self) -> int:
-        return self._init.pid if self._init is not None else 0
+        """Those in the mount namespace of this boot."""
+        pids = (int(each) for each in os.listdir("/proc") if each.isdigit())
+        return [pid for pid in pids if self._namespace and _namespace(pid) == self._namespace]
 
 
 @contextmanager
@@ -170,7 +160,7 @@ def _wait_for(processes: Sequence[int]) -> None:
             os.close(descriptor)
 
 
-def _namespace(pid: str) -> str:
+def _namespace(pid: int) -> str:
     """Of mounts; empty for a process that has ended."""
     try:
         return os.readlink(f"/proc/{pid}/ns/mnt")
