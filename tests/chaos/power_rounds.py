@@ -315,9 +315,11 @@ class Rounds:
         consumer.subscribe(list(_WRITTEN))
         while not load.stopping:
             if await consumer.poll(100):
-                reached = {(at.topic, at.partition): offset for at, offset in consumer.positions().items()}
+                reached = consumer.positions()
                 await consumer.commit(timeout_ms=3_000)
-                known.offsets.update(reached)
+                known.offsets |= {
+                    (at.topic, at.partition): offset for at, offset in reached.items() if offset is not None
+                }
 
     async def _make_topics(self, known: Known, load: Load, admin: Admin) -> None:
         while not load.stopping:
