@@ -30,9 +30,15 @@ mount --bind "$1" {_BOOT_ID}
 shift
 while [ $# -gt 0 ]; do mount -o loop "$1" "$2"; shift 2; done
 echo up
-exec cat
+cat
+ours=$(readlink /proc/$$/ns/mnt)
+for each in /proc/[0-9]*; do
+    [ $each = /proc/$$ ] || [ "$(readlink $each/ns/mnt)" != "$ours" ] || kill -KILL "$(basename $each)"
+done
 """
-"""Runs in a mount namespace of its own, which lives as long as any process in it: the machine ends with them."""
+"""Runs in a mount namespace of its own: the devices are let go with the last process in it. When the process that
+runs the test is gone, the machine ends as well.
+"""
 
 
 @attrs.define(eq=False)
@@ -45,37 +51,37 @@ class Machine:
     folder: Path
     """Of the images, on the device of who runs the test."""
     places: Sequence[Path]
-    _init: subprocess.Popen[bytes] | None = None
-    """Lives as long as the boot, and ends with the process that runs the test."""
-    _namespace: str = ""
-    """Of this boot."""
+    init: subprocess.Popen[bytes] | None = None
+    """Of this boot; the machine ends when its standard input does."""
+    _namespace: int = -1
+    """A descriptor of that of this boot's mounts: while it is open, no other namespace has its number."""
 
     def boot(self) -> None:
         """Mount what the devices hold, under a boot id that has never been. Raises CannotMountError."""
         boot_id = self.folder / "boot_id"
         boot_id.write_text(f"{uuid.uuid4()}\n")
         devices = [str(path) for place in self.places for path in (self._image(place), place)]
-        self._init = subprocess.Popen(
+        self.init = subprocess.Popen(
             ["unshare", "--mount", "sh", "-c", _BOOT, "boot", str(boot_id), *devices],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        assert self._init.stdout is not None and self._init.stderr is not None
-        if not self._init.stdout.readline():
-            raise CannotMountError(self._init.stderr.read().decode().strip())
-        self._namespace = _namespace(self._init.pid)
+        assert self.init.stdout is not None and self.init.stderr is not None
+        if not self.init.stdout.readline():
+            raise CannotMountError(self.init.stderr.read().decode().strip())
+        self._namespace = os.open(f"/proc/{self.init.pid}/ns/mnt", os.O_RDONLY)
 
     @property
     def command(self) -> list[str]:
         """Stands before the command line of a process of this machine, and keeps its process id."""
-        assert self._init is not None
-        return ["nsenter", f"--target={self._init.pid}", "--mount", f"--wd={os.getcwd()}", "--"]
+        assert self.init is not None
+        return ["nsenter", f"--target={self.init.pid}", "--mount", f"--wd={os.getcwd()}", "--"]
 
     def inside(self, path: Path) -> Path:
         """The way for others to a path of this machine, valid for this boot."""
-        assert self._init is not None
-        return Path(f"/proc/{self._init.pid}/root{path}")
+        assert self.init is not None
+        return Path(f"/proc/{self.init.pid}/root{path}")
 
     def sync(self, place: Path) -> None:
         """All that was written to one device is on it."""
@@ -99,8 +105,14 @@ class Machine:
             for each in processes:
                 _send(each, signal.SIGKILL)
             _wait_for(processes)
-        if self._init is not None:
-            self._init.communicate()
+        if self.init is not None:
+            self.init.wait()
+            for stream in (self.init.stdin, self.init.stdout, self.init.stderr):
+                assert stream is not None
+                stream.close()
+        if self._namespace >= 0:
+            os.close(self._namespace)
+            self._namespace = -1
         deadline = time.monotonic() + _END_SECONDS
         while any(_is_attached(self._image(place)) for place in self.places):
             if time.monotonic() > deadline:
@@ -114,8 +126,11 @@ class Machine:
 
     def _processes(self) -> list[int]:
         """Those in the mount namespace of this boot."""
+        if self._namespace < 0:
+            return []
+        ours = os.fstat(self._namespace).st_ino
         pids = (int(each) for each in os.listdir("/proc") if each.isdigit())
-        return [pid for pid in pids if self._namespace and _namespace(pid) == self._namespace]
+        return [pid for pid in pids if _namespace(pid) == ours]
 
 
 @contextmanager
@@ -160,12 +175,12 @@ def _wait_for(processes: Sequence[int]) -> None:
             os.close(descriptor)
 
 
-def _namespace(pid: int) -> str:
-    """Of mounts; empty for a process that has ended."""
+def _namespace(pid: int) -> int:
+    """The number of that of mounts; 0 for a process that has ended."""
     try:
-        return os.readlink(f"/proc/{pid}/ns/mnt")
+        return os.stat(f"/proc/{pid}/ns/mnt").st_ino
     except OSError:
-        return ""
+        return 0
 
 
 def _is_attached(image: Path) -> bool:

@@ -234,7 +234,8 @@ class Rounds:
             one = await self._round(cluster, known)
             self.rounds.append(one)
             broken = one.broken(self.plan.machines)
-            say(f"{len(self.rounds)}: {one.cut}: {'; '.join(broken) or 'nothing broken'}; {one.lost} lost")
+            what = "; ".join(broken) or "nothing broken"
+            say(f"{len(self.rounds)}: {one.cut}: {what}; {one.lost} lost; started in {one.start_s} s")
             for words in one.refused:
                 say(f"    {words[-300:]}")
             if broken:

@@ -40,6 +40,14 @@ def test_only_what_is_on_a_device_survives_a_cut(on: Machine) -> None:
     assert (on.inside(b) / "flushed").read_text() == "2\n"
 
 
+def test_a_machine_ends_with_whoever_runs_it(on: Machine) -> None:
+    child = subprocess.Popen([*on.command, "sleep", "1000"])
+    assert on.init is not None and on.init.stdin is not None
+    on.init.stdin.close()
+    assert child.wait(10) == -9
+    assert on.init.wait(10) == 0
+
+
 def test_no_process_of_a_machine_outlives_its_boot(on: Machine) -> None:
     boot_id = run(on, "cat /proc/sys/kernel/random/boot_id")
     child = subprocess.Popen(
