@@ -1,7 +1,7 @@
 """`python -m tests.chaos --seconds S --seed N --transport tcp|tls|shm --store sqlite|zookeeper|remote --json`.
 
 With `--kafka`: Kafka's clients for Java and C write and read. With `--groups`: consumer groups. With
-`--transactions`: consume, transform and produce in transactions.
+`--transactions`: consume, transform and produce in transactions. With `--power`: machines lose their power.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .defects import DEFECTS
 from .faults import FAULTS
 from .groups import FAULT_NAMES, timed_groups
 from .kafka_clients import KafkaRun
+from .power_rounds import PowerPlan, timed_rounds
 from .run import Injected, Plan, Report, Run, say, timed
 from .transactions import FAULT_NAMES as OF_TRANSACTIONS
 from .transactions import timed_transactions
@@ -116,6 +117,13 @@ def main() -> int:
         action="store_true",
         help="workers that consume, transform and produce in transactions, which fail as nodes and links do",
     )
+    parser.add_argument(
+        "--power", action="store_true", help="cut the power of the machine of all nodes, or of one of three"
+    )
+    parser.add_argument("--rounds", type=int, default=10, help="how often the power is cut")
+    parser.add_argument(
+        "--machines", type=int, choices=[1, 3], default=1, help="1: all nodes and the store share a device"
+    )
     parser.add_argument("--folder", type=Path, help="keep everything here, in place of a temporary folder")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     given = parser.parse_args()
@@ -135,6 +143,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="insync-chaos-") as temporary:
         folder = given.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
+        if given.power:
+            power = PowerPlan(rounds=given.rounds, seed=given.seed, machines=given.machines)
+            return _power(power, folder.absolute(), as_json=given.json)
         if given.groups:
             return _groups(plan, folder.absolute(), as_json=given.json)
         if given.transactions:
@@ -151,6 +162,20 @@ def main() -> int:
             f"{told['duplicated']} duplicated, {len(report.injected)} faults in {seconds:.0f} s"
         )
     return 0 if report.passed else 1
+
+
+def _power(plan: PowerPlan, folder: Path, *, as_json: bool) -> int:
+    rounds, seconds = timed_rounds(plan, folder)
+    told = rounds.summary(seconds)
+    if as_json:
+        print(json.dumps(told))
+    else:
+        print(
+            f"{'passed' if rounds.passed else 'FAILED'}: {told['rounds']} cuts, all nodes started after "
+            f"{told['started_by_themselves']}; {told['acknowledged']} acknowledged, {told['lost']} lost, "
+            f"{told['lost_durable']} of them on a device, in {seconds:.0f} s"
+        )
+    return 0 if rounds.passed else 1
 
 
 def _groups(plan: Plan, folder: Path, *, as_json: bool) -> int:

@@ -29,9 +29,13 @@ class Load:
     servers: Sequence[str]
     history: History
     stopping: bool = False
+    pause: float = _PAUSE
+    """Of a writer, after each burst."""
 
-    async def write(self, name: str, acks: Acks, *, task_status: trio.TaskStatus[None]) -> None:
-        """One writer; its producer lives through everything."""
+    async def write(
+        self, name: str, acks: Acks, topic: str = "", *, task_status: trio.TaskStatus[None]
+    ) -> None:
+        """One writer; its producer lives through everything. topic: in place of the one of `acks`."""
         wanted: Literal["all", 0, 1] = "all" if acks == "all" else 1 if acks == "1" else 0
         under_way = 0
 
@@ -51,7 +55,7 @@ class Load:
                     partition, sequence = sequence % PARTITIONS, sequence + 1
                     try:
                         await producer.send(
-                            TOPICS[acks],
+                            topic or TOPICS[acks],
                             value,
                             partition=partition,
                             on_delivery=partial(done, value, trio.current_time()),
@@ -61,7 +65,7 @@ class Load:
                     else:
                         under_way += 1
                         self.history.sent[acks] += 1
-                await trio.sleep(_PAUSE)
+                await trio.sleep(self.pause)
             await producer.flush()
 
     def _outcome(self, acks: Acks, delivery: Delivery, value: bytes, sent_at: float) -> None:

@@ -1,4 +1,4 @@
-"""Reads the logs of stopped nodes with kafka-python's decoder, which shares no line with ours."""
+"""Reads the logs of stopped nodes, whole ones with kafka-python's decoder, which shares no line with ours."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import struct
 from pathlib import Path
 
 from kafka.record import MemoryRecords
+
+from insync.storage.batch import records
+from insync.storage.inspection import batches_in
 
 from .history import Place, Replica
 
@@ -26,6 +29,21 @@ def read_replica(folder: Path) -> Replica:
             if not batch.validate_crc():
                 raise DamagedReplicaError(f"{path}: the batch at offset {batch.base_offset} fails its CRC")
             found += [(record.offset, bytes(record.value or b"")) for record in batch]
+    return found
+
+
+def surviving_records(folder: Path) -> Replica:
+    """Every record of one partition folder up to the first batch that is not whole: what a power cut left of it.
+
+    It is read as nodes read it: only they know which torn batch ends a log.
+    """
+    found: list[tuple[int, bytes]] = []
+    for path in sorted(folder.glob("*.log")):
+        for batch, data in batches_in(path):
+            if batch.info is None or batch.reason:
+                return found
+            if not batch.info.is_control:
+                found += [(record.offset, record.value or b"") for record in records(bytes(data))]
     return found
 
 

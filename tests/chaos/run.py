@@ -6,11 +6,10 @@ import os
 import random
 import secrets
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -20,6 +19,7 @@ import trio
 
 from insync.replication import Admin, ReplicationError
 from insync.replication.client import InvalidReplicationFactorError
+from tests.devices import CannotMountError, mounted
 from tests.plugins.tcp.certificates import Authority
 
 from .faults import FAULTS
@@ -111,17 +111,10 @@ def usable(plan: Plan, isolated: bool, store: RunStore) -> list[Fault]:
 def small_device(folder: Path) -> Iterator[None]:
     """A file system of its own, small enough to be filled; where none can be mounted, a plain folder."""
     folder.mkdir(parents=True)
-    mounted = (
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={_DEVICE_BYTES}", "tmpfs", str(folder)], capture_output=True
-        ).returncode
-        == 0
-    )
-    try:
+    with ExitStack() as stack:
+        with suppress(CannotMountError):
+            stack.enter_context(mounted(folder, "tmpfs", _DEVICE_BYTES))
         yield
-    finally:
-        if mounted:
-            subprocess.run(["umount", "-l", str(folder)], capture_output=True)
 
 
 class Run:

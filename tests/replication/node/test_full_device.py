@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import trio
 
 from insync.replication import Admin, Producer, ReplicationError
+from tests.devices import CannotMountError, mounted
 from tests.processes import NodeProcess
 from tests.requires import missing
 
@@ -23,28 +24,15 @@ PARTITIONS = 4
 
 
 @contextlib.contextmanager
-def small_device(folder: Path, kind: str) -> Iterator[Path]:
+def small_device(folder: Path, kind: Literal["ext4", "tmpfs"]) -> Iterator[Path]:
     """A file system of its own of a few MiB, mounted."""
-    place, image = folder / f"small-{kind}", folder / "image"
-    place.mkdir()
-    if kind == "tmpfs":
-        command = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(place)]
-    else:
-        with image.open("wb") as file:
-            file.truncate(16 << 20)
-        made = shutil.which("mkfs.ext4") and subprocess.run(
-            ["mkfs.ext4", "-q", "-F", str(image)], capture_output=True, check=False
-        )
-        if not made or made.returncode:
-            missing("no mkfs.ext4")
-        command = ["mount", "-o", "loop", str(image), str(place)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        missing(f"cannot mount a {kind}: {done.stderr.strip()}")
-    try:
+    place = folder / f"small-{kind}"
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(mounted(place, kind, (6 if kind == "tmpfs" else 16) << 20))
+        except CannotMountError as error:
+            missing(str(error))
         yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 async def fill(servers: list[str], acked: list[bytes], until_event: trio.Event) -> None:
@@ -72,7 +60,9 @@ def count_partitions(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
-async def test_a_full_device_moves_leaderships_and_the_rest_goes_on(tmp_path: Path, kind: str) -> None:
+async def test_a_full_device_moves_leaderships_and_the_rest_goes_on(
+    tmp_path: Path, kind: Literal["ext4", "tmpfs"]
+) -> None:
     with contextlib.ExitStack() as stack:
         small = stack.enter_context(small_device(tmp_path, kind))
         folders = {number: [tmp_path / f"{number}-{each}" for each in "ab"] for number in (1, 2, 3)}
