@@ -105,9 +105,6 @@ def connect(path: str) -> sqlite3.Connection:
         raise StoreUnavailableError(
             f"cannot open {path}: the folder {folder} does not exist; create it first"
         )
-    with suppress(OSError):  # what is wrong with the file or its folder, SQLite says
-        # For its owner alone, under any umask; SQLite gives the files that it makes beside it the same mode.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     with translated(path):
         _make(path)
         connection = sqlite3.connect(path, timeout=0, isolation_level=None)
@@ -134,11 +131,44 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
 
 
 def _prepare(path: str, connection: sqlite3.Connection) -> None:
+    # Each COMMIT syncs the log before other connections can see the transaction.
+    connection.execute("PRAGMA synchronous = FULL")
     is_new = _check_identity(path, connection)
+    if is_new:
+        _sync_names(path)
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
     if is_new:
         _create(path, connection)
+    else:
+        _sync_log(path)
+
+
+def _sync_names(path: str) -> None:
+    """Make the names durable that lead to the file: SQLite does so only in its own folder."""
+    folder = Path(os.path.realpath(path)).parent
+    device = folder.stat().st_dev
+    for each in (folder, *folder.parents):
+        if each.stat().st_dev != device:
+            break
+        with suppress(PermissionError):  # somebody else made it
+            _sync(each)
+
+
+def _sync_log(path: str) -> None:
+    """A process may have been killed between writing a transaction to the log and syncing it. If it was the last one
+    that had the file open, SQLite takes that transaction for a committed one, and never syncs it by itself.
+    """
+    with suppress(FileNotFoundError):  # whoever was the last to leave has removed it
+        # SQLite has no locks on this file that closing it could drop.
+        _sync(Path(os.path.realpath(path) + "-wal"))
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _check_identity(path: str, connection: sqlite3.Connection) -> bool:
