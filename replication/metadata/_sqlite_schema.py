@@ -155,7 +155,7 @@ def _sync_names(path: str) -> None:
 
 
 def _sync_log(path: str) -> None:
-    """A process may have been killed between writing a transaction to the log and syncing it. If it was the last one
+    """A process may have been killed between writing a transaction to the log and syncing it. If it was the last
     that had the file open, SQLite takes that transaction for a committed one, and never syncs it by itself.
     """
     with suppress(FileNotFoundError):  # whoever was the last to leave has removed it

@@ -1,8 +1,7 @@
-/* Preloaded: while the file $HELD_SYNCS exists, a sync of a file that ends in -wal makes $HELD_SYNCS.reached, and
+/* Preloaded: while the file $HELD_SYNCS exists, a sync of a file that ends in -wal says "held" on standard output, and
    does not begin. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,13 +9,13 @@
 
 static void hold(int fd) {
     const char *held = getenv("HELD_SYNCS");
-    char link[64], path[4096], reached[4096];
+    char link[64], path[4096];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t size = readlink(link, path, sizeof path);
     if (held == NULL || size < 4 || memcmp(path + size - 4, "-wal", 4) != 0 || access(held, F_OK) != 0)
         return;
-    snprintf(reached, sizeof reached, "%s.reached", held);
-    close(open(reached, O_CREAT | O_WRONLY, 0600));
+    if (write(1, "held\n", 5) != 5)
+        abort();
     while (access(held, F_OK) == 0)
         usleep(1000);
 }
