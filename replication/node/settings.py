@@ -132,8 +132,8 @@ class NodeSettings:
     node_secret_file: a file with a secret that all nodes have, and no client: a peer that claims to be a node must
       prove that it has it. Without it every peer that has `secret` may claim to be a node.
     node_secret: this secret itself, for programs that read it from elsewhere; overrides `node_secret_file`.
-    max_clock_difference_ms: if the wall clock differs by more from those of the followers (without followers: from
-      its own course since the start), the node deletes and compacts nothing.
+    max_clock_difference_ms: if the wall clock differs by more from most of its own and the followers' (without
+      followers: from its own course since the start), the node deletes and compacts nothing.
     log_maintenance_interval_ms: interval of retention and compaction (Kafka has two settings, 300,000 and 15,000).
     log_cleaner_io_max_bytes_per_second: limit for the reads and writes of compaction; None: no limit.
     tls_certificate, tls_key, tls_authorities: PEM files for tls://, all three or none; default: the files that

@@ -140,11 +140,11 @@ class Health:
             _named(troubles.failing, "whose retention or compaction fails"),
             _named(troubles.damaged, "led here from damaged logs, because no sound replica exists"),
             _named(troubles.unreadable, "with unreadable record batches"),
-            f"the clock differs from the other nodes' by {troubles.clock_difference:.0f} s: nothing is deleted"
-            if troubles.clock_difference
-            else "",
+            troubles.clocks.problem,
         ]
-        return _check("maintenance", "; ".join(filter(None, problems)), "retention and compaction work")
+        elsewhere = map(troubles.clocks.other_problem, sorted(troubles.clocks.wrong))
+        well = "; ".join(["retention and compaction work", *elsewhere])
+        return _check("maintenance", "; ".join(filter(None, problems)), well)
 
     def _min_isr(self) -> HealthCheck:
         """Partitions that are led here and take no acks=all write."""
