@@ -6,6 +6,7 @@ import errno
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ._columns import Buffer
@@ -95,6 +96,18 @@ def fsync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def fsync_names_above(folder: Path) -> None:
+    """Make the names durable by which a folder is found, up to the root of its file system: it, or folders above
+    it, may have just been made.
+    """
+    device = folder.stat().st_dev
+    for above in folder.resolve().parents:
+        if above.stat().st_dev != device:
+            break
+        with suppress(PermissionError):  # somebody else made it
+            fsync_folder(above)
 
 
 def fsync_file(path: Path) -> None:

@@ -33,6 +33,7 @@ from ._files import (
     copy_file,
     fsync_file,
     fsync_folder,
+    fsync_names_above,
     read_checkpoint,
     replace_file,
     write_checkpoint,
@@ -410,6 +411,7 @@ def copy(source: ForeignFolder, target: Path, *, on_bytes: Callable[[int], None]
     Raises StorageError if the copy does not open as the log that was surveyed, OSError as the device does.
     """
     target.mkdir(mode=0o700, parents=True)
+    fsync_names_above(target)
     CreatedPartitions.begin(target)
     CreatedPartitions(target).add([log.key for log in source.logs])
     for log in source.logs:

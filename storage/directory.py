@@ -20,6 +20,7 @@ from ._data_folder import make_data_folder
 from ._files import (
     PartitionKey,
     fsync_folder,
+    fsync_names_above,
     replace_file,
     storage_error,
     sync_filesystem,
@@ -185,6 +186,8 @@ class LogDirectory:
         return directory_id
 
     def _write_meta(self, cluster_id: str, node_id: int) -> str:
+        """The metadata store will know the directory by its id, so what has that id must not vanish."""
+        fsync_names_above(self.path)
         if not self.partitions():
             CreatedPartitions.begin(self.path)
             write_checkpoint(self.path / LOG_STARTS, {})

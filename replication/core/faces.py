@@ -10,7 +10,7 @@ from .broker.adoption import AdoptedFolder, Adoption, AdoptionError, OpenTransac
 from .broker.adoption import compacts as compacts_in_kafka
 from .broker.adoption import latest as latest_metadata
 from .broker.adoption import plan as plan_adoption
-from .broker.clocks import WallClocks
+from .broker.clocks import ClockVerdict, WallClocks
 from .broker.damage import step_back
 from .broker.membership import (
     Entry,
@@ -55,6 +55,7 @@ __all__ = [
     "AdoptionError",
     "AskLogs",
     "AskReplicas",
+    "ClockVerdict",
     "Commit",
     "CommitDone",
     "Controller",

@@ -339,7 +339,9 @@ class Database:
             known = meaning(self.path, error)
             if isinstance(known, StoreBusyError):
                 raise known from error
-            raise OutcomeUnknownError(f"the commit to {self.path} failed: {error}") from error
+            raise OutcomeUnknownError(
+                f"a commit failed, and may take effect at a restart: {known}"
+            ) from error
 
     def _record(self, writing: _Writing) -> None:
         """Write down what changed. The sequence is published before COMMIT, so that a crash after it hides nothing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import sqlite3
@@ -11,7 +12,15 @@ from pathlib import Path
 
 import attrs
 
-from .errors import MetadataError, StoreBusyError, StoreCorruptError, StoreUnavailableError, StoreVersionError
+from .errors import (
+    MetadataError,
+    StoreBusyError,
+    StoreCorruptError,
+    StoreDeviceError,
+    StoreFullError,
+    StoreUnavailableError,
+    StoreVersionError,
+)
 
 APPLICATION_ID = 0x496E5379
 """SQLite's `application_id` of our files ("InSy")."""
@@ -36,7 +45,8 @@ _SCHEMA = (
 )
 
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-_CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_REFUSED = {errno.EIO, errno.ENXIO}
 
 
 def meaning(path: str, error: sqlite3.Error) -> MetadataError:
@@ -47,11 +57,34 @@ def meaning(path: str, error: sqlite3.Error) -> MetadataError:
             f"{path} is locked by another process (one that was stopped inside a transaction blocks all "
             "writers until it runs or dies); nothing was written"
         )
-    if code in _CORRUPT:
+    if code == sqlite3.SQLITE_NOTADB:
         return StoreCorruptError(
-            f"{path} is damaged or not a SQLite file ({error}); restore it or move it away"
+            f"{path} is not a SQLite file, or its first page is damaged ({error}); restore it or move it away"
         )
+    if code == sqlite3.SQLITE_CORRUPT:
+        # SQLite also says so of some pages that the device did not read.
+        return StoreCorruptError(
+            f"{path} is damaged, or its device cannot read all of it ({error}); look for errors of the device in "
+            "the system's log, and check it; if there are none, restore the file or move it away"
+        )
+    if code == sqlite3.SQLITE_FULL:
+        return _full(path, str(error))
+    if code == sqlite3.SQLITE_IOERR:
+        return _refused(path, f"{error}, {error.sqlite_errorname}")
     return StoreUnavailableError(f"cannot use {path}: {error}")
+
+
+def _full(path: str, reason: str) -> StoreFullError:
+    return StoreFullError(
+        f"the device of {path} is full ({reason}): free space in {os.path.dirname(path) or '.'}, or raise its quota"
+    )
+
+
+def _refused(path: str, reason: str) -> StoreDeviceError:
+    return StoreDeviceError(
+        f"the device of {path} refused to read or write ({reason}): check the device and the system's log, and "
+        f"whether there is space and quota left in {os.path.dirname(path) or '.'}"
+    )
 
 
 @contextmanager
@@ -62,6 +95,10 @@ def translated(path: str) -> Iterator[None]:
     except sqlite3.Error as error:
         raise meaning(path, error) from error
     except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise _full(path, str(error)) from error
+        if error.errno in _REFUSED:
+            raise _refused(path, str(error)) from error
         raise StoreUnavailableError(f"cannot use {path} or a file beside it: {error}") from error
 
 
@@ -105,9 +142,6 @@ def connect(path: str) -> sqlite3.Connection:
         raise StoreUnavailableError(
             f"cannot open {path}: the folder {folder} does not exist; create it first"
         )
-    with suppress(OSError):  # what is wrong with the file or its folder, SQLite says
-        # For its owner alone, under any umask; SQLite gives the files that it makes beside it the same mode.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     with translated(path):
         _make(path)
         connection = sqlite3.connect(path, timeout=0, isolation_level=None)
@@ -134,11 +168,44 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
 
 
 def _prepare(path: str, connection: sqlite3.Connection) -> None:
+    # Each COMMIT syncs the log before other connections can see the transaction.
+    connection.execute("PRAGMA synchronous = FULL")
     is_new = _check_identity(path, connection)
+    if is_new:
+        _sync_names(path)
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
     if is_new:
         _create(path, connection)
+    else:
+        _sync_log(path)
+
+
+def _sync_names(path: str) -> None:
+    """Make the names durable that lead to the file: SQLite does so only in its own folder."""
+    folder = Path(os.path.realpath(path)).parent
+    device = folder.stat().st_dev
+    for each in (folder, *folder.parents):
+        if each.stat().st_dev != device:
+            break
+        with suppress(PermissionError):  # somebody else made it
+            _sync(each)
+
+
+def _sync_log(path: str) -> None:
+    """A process may have been killed between writing a transaction to the log and syncing it. If it was the last
+    that had the file open, SQLite takes that transaction for a committed one, and never syncs it by itself.
+    """
+    with suppress(FileNotFoundError):  # whoever was the last to leave has removed it
+        # SQLite has no locks on this file that closing it could drop.
+        _sync(Path(os.path.realpath(path) + "-wal"))
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _check_identity(path: str, connection: sqlite3.Connection) -> bool:

@@ -17,6 +17,14 @@ class StoreUnavailableError(MetadataError):
     """The store cannot be reached or is held by somebody else; nothing was read or written. Try again later."""
 
 
+class StoreFullError(StoreUnavailableError):
+    """The device of the store has no room for a transaction. Reads work; free some space."""
+
+
+class StoreDeviceError(StoreUnavailableError):
+    """The device of the store refused to read, write or sync. Check it."""
+
+
 class StoreBusyError(StoreUnavailableError):
     """Another process holds the write lock; inside the SQLite store only, which tries again for a while."""
 

@@ -113,8 +113,8 @@ class SqliteStore(MetadataStore):
     """A handle on the SQLite file `path`, made if absent (its folder must exist), on a local file system.
 
     Beside the file lie SQLite's `-wal` and `-shm` and our `-leases`. Readers never wait. Writers wait for each
-    other at most `busy_timeout_ms`, then raise `StoreUnavailableError`. A killed process loses nothing it
-    committed; a power cut may take the last commits (SQLite's synchronous=NORMAL), never a part of one.
+    other at most `busy_timeout_ms`, then raise `StoreUnavailableError`. A commit is on the device before it is
+    answered or can be read (SQLite's synchronous=FULL), so neither a killed process nor a power cut takes it.
     After a fork the child must make a store of its own.
 
     writes_apart: Run the write transactions in a small process beside this one, as `open_store` has it. Otherwise a

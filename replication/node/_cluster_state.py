@@ -28,10 +28,9 @@ from ._client_state import KeptForClients
 from ._group_settings import internal_topics
 from ._isr_writer import IsrWriter
 from ._policies import election_policies
-from ._registration import REPAIR
+from ._registration import put_back
 from ._replicas import Replicas
 from ._view_reader import Reading, ViewReader
-from .errors import StorePutBackError
 from .operations.changes import Changes
 from .operations.history import ChangeHistory
 
@@ -60,6 +59,8 @@ class ClusterState:
         self._store_id = ""
         self.counted_at = trio.current_time()
         """When the store took a write of this node last; it is asked to every `proof_interval_ms`."""
+        self.store_problem = ""
+        """Why it may not have taken the last one; empty if it has."""
         settings = replicas.settings
         replicas.broker.context.fits = self._fits
         self._controller = faces.Controller(
@@ -99,6 +100,12 @@ class ClusterState:
     def store_age_ms(self) -> int:
         """Since when the store has taken no write of this node: what the view shows is as old."""
         return int(1000 * (trio.current_time() - self.counted_at))
+
+    def counted(self, problem: str) -> None:
+        """The store was asked to take a write."""
+        self.store_problem = problem
+        if not problem:
+            self.counted_at = trio.current_time()
 
     def grant(self, request: Request, reply: Callable[[faces.Response], None]) -> None:
         """Ask our own controller, as soon as it knows of every node that is there now; `reply` is called once."""
@@ -173,10 +180,10 @@ class ClusterState:
         answer = reading.answer
         is_older = faces.was_put_back(answer.revision, known)
         if is_older or answer.store_id != (self._store_id or answer.store_id):
-            which = "restored to an older state" if is_older else "replaced by another"
-            raise StorePutBackError(
-                f"the metadata store was {which} while node {self._replicas.settings.node_id} ran: it is at "
-                f"revision {answer.revision}, and was at {known}. The node stops, and deletes nothing; {REPAIR}"
+            which = "went back to an older state" if is_older else "was replaced by another"
+            raise put_back(
+                f"the metadata store {which} while node {self._replicas.settings.node_id} ran: it is at revision "
+                f"{answer.revision}, and was at {known}"
             )
         self._store_id = answer.store_id
         self.apply(reading)

@@ -27,7 +27,7 @@ from ...storage import (
     TooManyOpenFilesError,
 )
 from ..core.broker.stalls import StallWatch
-from ..core.faces import NextProof
+from ..core.faces import ClockVerdict, NextProof
 from ..core.types import PartitionId
 from ._log_flusher import LogFlusher
 from ._log_writer import LogWriter
@@ -62,10 +62,10 @@ class Owner(Protocol):
     def leads(self, partition: PartitionId) -> bool:
         """Called from other threads, too."""
 
-    def clock_difference(self, now_ms: int) -> float:
+    def judge_clocks(self, now_ms: int) -> ClockVerdict:
         """Called from other threads, too."""
 
-    def clock_doubted(self, difference: float) -> None: ...
+    def clocks_judged(self, verdict: ClockVerdict) -> None: ...
 
     def log_start_raised(self, partition: PartitionId) -> None: ...
 
@@ -106,7 +106,7 @@ class Home:
                 owner.log_start_raised,
                 owner.maintenance_failed,
                 owner.maintained,
-                owner.clock_doubted,
+                owner.clocks_judged,
                 self._found_strays,
                 self._thread_died,
             ),

@@ -22,6 +22,7 @@ from ...storage import (
     remove_stray,
 )
 from ..core.control.records import TopicConfig
+from ..core.faces import ClockVerdict
 from ..core.types import PartitionId
 from ._telling import tell
 from .logs import event
@@ -60,8 +61,8 @@ class Progress:
     failed: Callable[[PartitionId, StorageError], None]
     succeeded: Callable[[PartitionId, CompactionResult | None], None]
     """After a compaction, and after a failure."""
-    clock_doubted: Callable[[float], None]
-    """By how many seconds it differs from those of the other nodes; 0: it can be believed again."""
+    clocks_judged: Callable[[ClockVerdict], None]
+    """When there is news of them."""
     strays: Callable[[list[Stray]], None]
     """The stray logs of the directory, at each look."""
     died: Callable[[Exception], None]
@@ -80,8 +81,8 @@ class Deciding(Protocol):
     def leads(self, partition: PartitionId) -> bool:
         """The leader decides what is too old or too much; followers delete what lies below its log start."""
 
-    def clock_difference(self, now_ms: int) -> float:
-        """Seconds by which this time of this node's clock is ahead of the others', if that is too much; else 0."""
+    def judge_clocks(self, now_ms: int) -> ClockVerdict:
+        """Whether this time of this node's clock is to be believed."""
 
 
 def _is_older(stray: Stray, than_ms: int) -> bool:
@@ -113,7 +114,7 @@ class LogKeeper:
         self._stray_retention_ms = stray_retention_ms
         self._strays_from = time.monotonic() + (0 if directory.was_clean else STRAYS_KEPT_AFTER_CRASH)
         self._deciding = deciding
-        self._doubted = 0.0
+        self._verdict = ClockVerdict()
         self._progress = progress
         self._failing: set[PartitionId] = set()
         self._stop = threading.Event()
@@ -178,11 +179,10 @@ class LogKeeper:
     def _doubts_clock(self, now_ms: int) -> bool:
         """What is deleted because a clock is wrong is gone for good: with each log the clock is looked at again."""
         assert self._token is not None
-        difference = self._deciding.clock_difference(now_ms)
-        if bool(difference) != bool(self._doubted):
-            tell(self._token, self._progress.clock_doubted, difference)
-        self._doubted = difference
-        return bool(difference)
+        before, self._verdict = self._verdict, self._deciding.judge_clocks(now_ms)
+        if self._verdict.finding != before.finding:
+            tell(self._token, self._progress.clocks_judged, self._verdict)
+        return bool(self._verdict.difference)
 
     def _maintain(self, partition: PartitionId, opened: Log, now_ms: int) -> None:
         assert self._token is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from ...storage import CompactionResult, CorruptLogError, StorageError
+from ..core.faces import ClockVerdict
 from ..core.types import PartitionId
 
 log = logging.getLogger("insync.node")
@@ -21,21 +22,18 @@ class MaintenanceTroubles:
 
         self.damaged: dict[PartitionId, int] = {}
         """Logs that are damaged at or after an offset, and stay leaders because no sound replica exists."""
-        self.clock_difference = 0.0
-        """Seconds by which the node's clock is ahead of the others', if that is too much: nothing is deleted."""
+        self.clocks = ClockVerdict()
 
-    def clock_doubted(self, difference: float) -> None:
-        """0: it can be believed again."""
-        if difference and not self.clock_difference:
-            log.error(
-                "this node's clock is %.0f s %s those of the other nodes (over max_clock_difference_ms): nothing "
-                "is deleted or compacted here; set the clock right",
-                abs(difference),
-                "ahead of" if difference > 0 else "behind",
-            )
-        elif self.clock_difference and not difference:
+    def clocks_judged(self, verdict: ClockVerdict) -> None:
+        before, self.clocks = self.clocks, verdict
+        if verdict.finding == before.finding:
+            return
+        if verdict.problem:
+            log.error("%s (over max_clock_difference_ms)", verdict.problem)
+        elif before.problem:
             log.info("this node's clock agrees with the others again")
-        self.clock_difference = difference
+        for node_id in sorted({*verdict.wrong} - {*before.wrong}):
+            log.warning("%s (over max_clock_difference_ms)", verdict.other_problem(node_id))
 
     def found_damaged(self, partition: PartitionId, error: CorruptLogError) -> None:
         if partition not in self.damaged:

@@ -352,10 +352,10 @@ class Node:
             await trio.sleep(self.settings.proof_interval_ms / 1000)
             written = await self._note_age(registration, replicas, replicas.view.revision)
             try:
-                if await registration.count(written):
-                    state.counted_at = trio.current_time()
+                problem = await registration.count(written)
             except MetadataError as error:
-                log.debug("the store has not recorded a heartbeat: %s", error)
+                problem = str(error)
+            state.counted(problem)
 
     @staticmethod
     async def _note_age(registration: Registration, replicas: Replicas, revision: int) -> list[str]:

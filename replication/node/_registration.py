@@ -31,12 +31,24 @@ from .settings import NodeSettings
 log = logging.getLogger("insync.node")
 
 POLL_PAUSE = 0.05
-REPAIR = (
-    "stop every node of the cluster, then run `insync store repair` with the log directories of all of them"
+_CAUSES = (
+    "Likely causes: power was lost under a store that does not sync what it confirms, or whose disk does not; a "
+    "backup of the store was restored; the node was pointed at another store"
+)
+_REMEDY = (
+    "if a newer store exists, point the nodes at it; else stop every node of the cluster, then run "
+    "`insync store repair --store URL` with the log directories of all of them"
 )
 
 WriteProofs = Callable[[Mapping[str, faces.NextProof]], None]
 """Makes what log directories have to remember durable, by directory id; in any thread."""
+
+
+def put_back(what: str) -> StorePutBackError:
+    """The refusal of a store that knows less than this node has seen."""
+    return StorePutBackError(
+        f"{what}. {_CAUSES}. This node stops, and changes and deletes nothing; {_REMEDY}"
+    )
 
 
 def boot_id() -> str:
@@ -120,6 +132,12 @@ class Registration:
                 each.incarnation,
                 each.pulse,
                 each.expected,
+            )
+        for directory_id in membership.gone:
+            log.error(
+                "log directory %s, which this node had before, is not here (replaced, emptied, or not configured "
+                "any more): what only it held counts as lost, and is copied from the leaders",
+                directory_id,
             )
         await trio.to_thread.run_sync(write_proofs, proofs)
         return registration
@@ -214,8 +232,8 @@ class Registration:
         """What working directories are to remember, durably, before `count` is called."""
         return self.membership.next_proofs(directories, revision)
 
-    async def count(self, directories: Collection[str]) -> bool:
-        """Have the store count what `directories` have written down; whether it certainly has.
+    async def count(self, directories: Collection[str]) -> str:
+        """Have the store count what `directories` have written down; why it may not have, empty if it has.
 
         Raises:
           DuplicateNodeError: Another process has taken the node id meanwhile.
@@ -226,10 +244,14 @@ class Registration:
             transaction = self.membership.beat(await self._own(), directories)
         except faces.MembershipError as error:
             raise self._refusal(error) from error
-        if not isinstance(await _store.commit(self.store, transaction, None), tx.Committed):
-            return False
-        self.membership.counted(transaction)
-        return True
+        outcome = await _store.commit(self.store, transaction, None)
+        match outcome:
+            case tx.Committed():
+                self.membership.counted(transaction)
+                return ""
+            case tx.Unclear():
+                return outcome.reason
+        return "another write came first"
 
     async def _own(self) -> dict[str, tx.Seen]:
         node_id = self.membership.node_id
@@ -245,10 +267,7 @@ class Registration:
 
     def _refusal(self, error: faces.MembershipError) -> NodeError:
         if isinstance(error, faces.StorePutBackError):
-            return StorePutBackError(
-                f"the metadata store was restored to an older state: {error}. This node changes and deletes "
-                f"nothing; {REPAIR}"
-            )
+            return put_back(f"the metadata store is in an older state than this node has seen: {error}")
         return DuplicateNodeError(
             f"node id {self.membership.node_id} was taken by another process while this one ran: {error}; "
             "this one stops"

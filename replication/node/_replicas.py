@@ -42,7 +42,7 @@ from ..core.control.admin_requests import Request, Response
 from ..core.control.quotas import Entity
 from ..core.control.records import NodeRecord, TopicConfig
 from ..core.control.view import ClusterView
-from ..core.faces import WallClocks
+from ..core.faces import ClockVerdict, WallClocks
 from ..core.partition import events as ev
 from ..core.partition.replica import ReplicaSettings
 from ..core.types import PartitionId
@@ -357,12 +357,12 @@ class Replicas:
         replica = self.broker.context.replicas.get(partition)
         return replica is not None and replica.leader is not None
 
-    def clock_difference(self, now_ms: int) -> float:
+    def judge_clocks(self, now_ms: int) -> ClockVerdict:
         """Other threads may ask."""
-        return self.clocks.difference(clock_distance(now_ms))
+        return self.clocks.judge(clock_distance(now_ms))
 
-    def clock_doubted(self, difference: float) -> None:
-        self.directories.troubles.clock_doubted(difference)
+    def clocks_judged(self, verdict: ClockVerdict) -> None:
+        self.directories.troubles.clocks_judged(verdict)
 
     def log_start_raised(self, partition: PartitionId) -> None:
         """Retention has deleted the oldest segments."""

@@ -139,8 +139,8 @@ class NodeSettings:
     node_secret_file: a file with a secret that all nodes have, and no client: a peer that claims to be a node must
       prove that it has it. Without it every peer that has `secret` may claim to be a node.
     node_secret: this secret itself, for programs that read it from elsewhere; overrides `node_secret_file`.
-    max_clock_difference_ms: if the wall clock differs by more from those of the followers (without followers: from
-      its own course since the start), the node deletes and compacts nothing.
+    max_clock_difference_ms: if the wall clock differs by more from most of its own and the followers' (without
+      followers: from its own course since the start), the node deletes and compacts nothing.
     log_maintenance_interval_ms: interval of retention and compaction (Kafka has two settings, 300,000 and 15,000).
     stray_retention_ms: how long a log is kept that the node set aside, because it could not use it and nothing
       shows that its records were given up (`insync stray`); -1 keeps it until somebody deletes it.

@@ -6,8 +6,61 @@ when it is looked at next, not when another node is heard of next.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from statistics import median_low
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class ClockVerdict:
+    """What a look at the clocks of this node and of those that it hears of has shown.
+
+    difference: seconds by which this node's clock, if it is doubted, is ahead of the others' (less than 0: behind).
+    is_decided: whether the clocks of a majority agree, so that the others are wrong.
+    heard: the other nodes whose clocks are known.
+    wrong: seconds by which other nodes' clocks are ahead of those of the majority.
+    """
+
+    difference: float = 0.0
+    is_decided: bool = True
+    heard: tuple[int, ...] = ()
+    wrong: Mapping[int, float] = attrs.field(factory=dict)
+
+    @property
+    def finding(self) -> tuple[object, ...]:
+        """What differs between two verdicts that are not the same news."""
+        doubted = (self.is_decided, bool(self.heard)) if self.difference else ()
+        return *doubted, *sorted(self.wrong)
+
+    @property
+    def problem(self) -> str:
+        """Why this node deletes nothing; empty if its clock is believed."""
+        if not self.difference:
+            return ""
+        if not self.heard:
+            return f"this node's clock has jumped {_seconds(self.difference)} its start, {_NOTHING}; set it right"
+        if self.is_decided:
+            return f"this node's clock is {_seconds(self.difference)} those of most nodes, {_NOTHING}; set it right"
+        nodes = ", ".join(map(str, self.heard))
+        return (
+            f"this node's clock is {_seconds(self.difference)} those of the other nodes that it hears of "
+            f"({nodes}), and no majority shows which are wrong, {_NOTHING}; set the wrong ones right"
+        )
+
+    def other_problem(self, node_id: int) -> str:
+        """Of one that is `wrong`."""
+        return (
+            f"the clock of node {node_id} is {_seconds(self.wrong[node_id])} those of most nodes: set it right "
+            "there; that node deletes nothing meanwhile"
+        )
+
+
+_NOTHING = "so nothing is deleted or compacted here"
+
+
+def _seconds(difference: float) -> str:
+    return f"{abs(difference):.0f} s {'ahead of' if difference > 0 else 'behind'}"
 
 
 class WallClocks:
@@ -20,27 +73,39 @@ class WallClocks:
         """
         self._max_difference = max_difference
         self._at_start = own_distance
-        self._peers: dict[int, float] = {}
-        self._expected = own_distance
+        self._peers: Mapping[int, float] = {}
+        """Never changed but replaced: other threads look at it."""
 
     def heard(self, node_id: int, distance: float) -> None:
         """What the wall clock of another node says, as a distance from our clock that cannot be set."""
-        if self._peers.get(node_id) != distance:
-            self._peers[node_id] = distance
-            self._expected = median_low(self._peers.values())
+        self._peers = {**self._peers, node_id: distance}
 
     def keep(self, node_ids: Collection[int]) -> None:
         """Forget the other nodes: they have left the cluster."""
-        gone = [each for each in self._peers if each not in node_ids]
-        for each in gone:
-            del self._peers[each]
-        if gone:
-            self._expected = median_low(self._peers.values()) if self._peers else self._at_start
+        if any(each not in node_ids for each in self._peers):
+            self._peers = {each: found for each, found in self._peers.items() if each in node_ids}
 
-    def difference(self, own_distance: float) -> float:
-        """By how many seconds this node's clock is ahead of the others' (behind: negative), 0 if that is within
-        bounds. It is compared with the median of theirs, so one that is wrong among several does not count. Without
-        others it is compared with what it said at the start.
+    def judge(self, own_distance: float) -> ClockVerdict:
+        """Compare this node's clock with those of the others, and without others with what it said at the start.
+
+        More than half of the clocks that agree with each other are right. Without such a majority, as between two
+        nodes, this node doubts its own where that is not the others'.
         """
-        found = own_distance - self._expected
-        return found if abs(found) > self._max_difference else 0.0
+        peers = self._peers
+        if not peers:
+            return ClockVerdict(difference=self._beyond(own_distance - self._at_start))
+        heard, clocks = tuple(sorted(peers)), [own_distance, *peers.values()]
+        right = median_low(clocks)
+        if 2 * sum(not self._beyond(each - right) for each in clocks) <= len(clocks):
+            right = median_low(peers.values())
+            return ClockVerdict(difference=self._beyond(own_distance - right), is_decided=False, heard=heard)
+        apart = {node_id: self._beyond(each - right) for node_id, each in peers.items()}
+        return ClockVerdict(
+            difference=self._beyond(own_distance - right),
+            heard=heard,
+            wrong={node_id: by for node_id, by in apart.items() if by},
+        )
+
+    def _beyond(self, difference: float) -> float:
+        """A difference that is too much; else 0."""
+        return difference if abs(difference) > self._max_difference else 0.0

@@ -173,6 +173,8 @@ class Membership:
         self.leaving = False
         """Set when the process is about to stop; every later registration contains it."""
         self.behind: tuple[Behind, ...] = ()
+        self.gone: tuple[str, ...] = ()
+        """The directories of the previous process that are certainly not here, by id."""
         self._boot_id = boot_id
         self._process = process
         self._rack = rack
@@ -214,6 +216,9 @@ class Membership:
         self._pulse = max([*(proof.pulse for proof in own), *pulses.values()], default=0)
         self._leader_epoch = max([_latest_epoch(seen), *(proof.leader_epoch for proof in own)])
         ours = [each.directory_id for each in self.holdings.directories]
+        if former is not None and not self.holdings.some_offline:
+            known = [each.directory_id for each in former.directories]
+            self.gone = tuple(each for each in known if each not in ours)
         self._stored = {each: pulses.get(each, 0) for each in ours}
         return self.next_proofs(self._to_prove(ours), revision)
 
@@ -234,10 +239,9 @@ class Membership:
                 raise StorePutBackError(
                     f"it is at revision {revision}, but this node has seen its revision {proof.revision}"
                 )
-            if proof.stored > pulses.get(each.directory_id, 0):
+            if (problem := _forgotten({each.directory_id: proof.stored}, pulses)) is not None:
                 raise StorePutBackError(
-                    f"it counts {pulses.get(each.directory_id, 0)} signs of life of log directory "
-                    f"{each.directory_id}, but had counted {proof.stored}"
+                    f"{problem}; it is at revision {revision}, and this node has seen its revision {proof.revision}"
                 )
 
     def replaces_holder(self, seen: Mapping[str, Seen]) -> bool:
@@ -411,8 +415,8 @@ class Membership:
         )
 
     def _check_counts(self, known: Mapping[str, int]) -> None:
-        if any(known.get(each, 0) < count for each, count in self._stored.items()):
-            raise StorePutBackError("it has lost signs of life that it had counted")
+        if (problem := _forgotten(self._stored, known)) is not None:
+            raise StorePutBackError(problem)
 
     def counted(self, transaction: Transaction) -> None:
         """A transaction of `enter` or `beat` is stored: remember its counters."""
@@ -518,6 +522,17 @@ def _same(key: str, known: Seen | None) -> Compare:
     store that was put back goes on from older versions.
     """
     return Absent(key) if known is None else SameValue(key, known.value)
+
+
+def _forgotten(counted: Mapping[str, int], known: Mapping[str, int]) -> str | None:
+    """The first of the counters that the store had, and has no longer."""
+    for directory, count in counted.items():
+        if known.get(directory, 0) < count:
+            return (
+                f"it counts {known.get(directory, 0)} signs of life of log directory {directory}, but had counted "
+                f"{count}"
+            )
+    return None
 
 
 def _is_behind(found: Evidence, pulses: Mapping[str, int]) -> bool:

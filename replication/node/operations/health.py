@@ -6,7 +6,7 @@ be restarted without any partition losing more than it can bear.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
@@ -104,11 +104,17 @@ class Health:
 
     def _store(self) -> HealthCheck:
         """Without store writes no leader is elected and no ISR shrinks: writes may wait for a silent replica."""
-        age = self._state.store_age_ms
+        problems = []
+        age, why = self._state.store_age_ms, self._state.store_problem
         if age > MISSED * self._replicas.settings.proof_interval_ms:
-            problem = f"the metadata store has taken no write of this node for {age / 1000:.0f} s"
-            return _check("store", problem, "")
-        return _check("store", "", "takes writes")
+            taken = f"the metadata store has taken no write of this node for {age / 1000:.0f} s"
+            problems.append(f"{taken}: {why}" if why else taken)
+        if unreadable := self._replicas.view.unreadable:
+            left = "the previous values stand, if there are any, and are not changed; restore the right ones"
+            named = _some(sorted(unreadable))
+            number = counted(len(unreadable), "record")
+            problems.append(f"{number} in the metadata store cannot be read: {named} ({left})")
+        return _check("store", "; ".join(problems), "takes writes")
 
     def _controller(self) -> HealthCheck:
         view = self._replicas.view
@@ -136,11 +142,11 @@ class Health:
             _named(troubles.failing, "whose retention or compaction fails"),
             _named(troubles.damaged, "led here from damaged logs, because no sound replica exists"),
             _named(troubles.unreadable, "with unreadable record batches"),
-            f"the clock differs from the other nodes' by {troubles.clock_difference:.0f} s: nothing is deleted"
-            if troubles.clock_difference
-            else "",
+            troubles.clocks.problem,
         ]
-        return _check("maintenance", "; ".join(filter(None, problems)), "retention and compaction work")
+        elsewhere = map(troubles.clocks.other_problem, sorted(troubles.clocks.wrong))
+        well = "; ".join(["retention and compaction work", *elsewhere])
+        return _check("maintenance", "; ".join(filter(None, problems)), well)
 
     def _min_isr(self) -> HealthCheck:
         """Partitions that are led here and take no acks=all write."""
@@ -180,7 +186,9 @@ def _check(name: str, problem: str, detail: str) -> HealthCheck:
 
 def _named(partitions: Iterable[PartitionId], what: str) -> str:
     found = sorted(partitions)
-    if not found:
-        return ""
+    return f"{counted(len(found), 'partition')} {what}: {_some(found)}" if found else ""
+
+
+def _some(found: Sequence[object]) -> str:
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    return f"{counted(len(found), 'partition')} {what}: {', '.join(map(str, found[:NAMED]))}{more}"
+    return f"{', '.join(map(str, found[:NAMED]))}{more}"

@@ -3,6 +3,7 @@
 import errno
 import gc
 import os
+import resource
 import sqlite3
 import struct
 import threading
@@ -27,12 +28,16 @@ from insync.replication.metadata import (
     SqliteStore,
     StoreClosedError,
     StoreCorruptError,
+    StoreDeviceError,
+    StoreFullError,
     StoreUnavailableError,
     StoreVersionError,
+    Unknown,
 )
 from insync.replication.metadata import sqlite as sqlite_module
 from insync.replication.metadata._sqlite_database import Announcement, Database
 from insync.replication.metadata._sqlite_leases import SLOT_BYTES, Lease, LeaseFile
+from insync.replication.metadata._sqlite_schema import translated
 
 
 @pytest.fixture
@@ -90,6 +95,71 @@ async def test_file_that_is_no_database(path: Path) -> None:
     fill(path, b"something else entirely" * 100)
     await fails_to_open(path, StoreCorruptError, "not a SQLite file")
     assert contents(path) == b"something else entirely" * 100
+
+
+def said_by_sqlite(code: int, name: str) -> sqlite3.Error:
+    error = sqlite3.OperationalError("what SQLite says")
+    error.sqlite_errorcode, error.sqlite_errorname = code, name
+    return error
+
+
+@pytest.mark.parametrize(
+    ("cause", "error", "words"),
+    [
+        (said_by_sqlite(sqlite3.SQLITE_NOTADB, ""), StoreCorruptError, "not a SQLite file"),
+        (
+            said_by_sqlite(sqlite3.SQLITE_CORRUPT, ""),
+            StoreCorruptError,
+            "or its device cannot read all of it",
+        ),
+        (said_by_sqlite(sqlite3.SQLITE_FULL, ""), StoreFullError, "is full .*: free space in /srv"),
+        (
+            said_by_sqlite(sqlite3.SQLITE_IOERR_FSYNC, "AN_FSYNC"),
+            StoreDeviceError,
+            "AN_FSYNC.*: check the device",
+        ),
+        (OSError(errno.ENOSPC, "no space"), StoreFullError, "is full .*: free space in /srv"),
+        (OSError(errno.EDQUOT, "no quota"), StoreFullError, "raise its quota"),
+        (OSError(errno.EIO, "no device"), StoreDeviceError, "no device.*: check the device"),
+        (OSError(errno.EACCES, "no rights"), StoreUnavailableError, "cannot use /srv/meta.db"),
+    ],
+)
+def test_each_trouble_of_a_device_has_its_own_words(
+    cause: Exception, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words) as raised, translated("/srv/meta.db"):
+        raise cause
+    assert type(raised.value) is error
+
+
+async def test_a_full_device_refuses_writes_with_the_remedy_and_nothing_else(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        assert store._engine is not None
+        database, worker = store._engine.database, store._engine.worker
+        execute = database._connection.execute
+        await worker.run(lambda: execute("PRAGMA max_page_count = 1"))  # as many as there are
+        with pytest.raises(StoreFullError, match=rf"device of {path} is full .* free space in {path.parent}"):
+            await store.commit([], [Put("a", bytes(100_000))])
+        assert (await store.get("a")).entry is None
+        await worker.run(lambda: execute("PRAGMA max_page_count = 1000000"))
+        assert isinstance(await store.commit([], [Put("a", bytes(100_000))]), Committed)
+
+
+async def test_a_device_that_fails_in_a_commit_is_named_though_nobody_knows_what_came_of_it(
+    path: Path,
+) -> None:
+    """The kernel refuses what would make the log longer, as a device does that fails."""
+    async with SqliteStore(path) as store:
+        await store.commit([], [Put("a", b"1")])
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.with_name(f"{path.name}-wal").stat().st_size, hard))
+        try:
+            outcome = await store.commit([], [Put("a", b"2")])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert isinstance(outcome, Unknown)
+        assert f"device of {path} refused" in outcome.reason and "SQLITE_IOERR_WRITE" in outcome.reason
+        assert isinstance(await store.commit([], [Put("a", b"3")]), Committed)
 
 
 async def test_database_of_another_program(path: Path) -> None:

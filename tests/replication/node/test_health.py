@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import resource
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import trio
 
 from insync.replication import Admin, Node, Producer
 from insync.replication.core.messages import HealthCheck
+from insync.replication.metadata import Delete, Put, open_store
 from insync.replication.node._dialler import Dialler
 
 from .conftest import Device
@@ -206,3 +208,47 @@ async def test_a_store_that_takes_no_writes_is_told_and_stops_no_acknowledgement
             return "store" not in await failing(node)
 
         await until(well)
+
+
+async def test_a_store_whose_device_fails_is_told_with_the_reason(tmp_path: Path) -> None:
+    """The kernel refuses what would make the store's log longer."""
+    async with Node(settings(tmp_path, 1, proof_interval_ms=50, metrics_port=0)) as node:
+        await until(lambda: _is_ready(node))
+        writer = writer_of(tmp_path / "meta.db")
+        limits = resource.prlimit(writer, resource.RLIMIT_FSIZE)
+        size = (tmp_path / "meta.db-wal").stat().st_size
+        resource.prlimit(writer, resource.RLIMIT_FSIZE, (size, limits[1]))
+
+        async def told() -> bool:
+            found = (await failing(node)).get("store", "")
+            return "taken no write of this node for" in found and "refused to read or write" in found
+
+        await until(told)
+        resource.prlimit(writer, resource.RLIMIT_FSIZE, limits)
+        await until(lambda: _is_ready(node))
+
+
+def writer_of(store: Path) -> int:
+    """The process that writes for the node in this one."""
+    for children in Path("/proc/self/task").glob("*/children"):
+        for pid in children.read_text().split():
+            if str(store).encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                return int(pid)
+    raise AssertionError("no process writes for the node")
+
+
+async def test_a_record_of_the_store_that_cannot_be_read_is_told_while_it_stands(tmp_path: Path) -> None:
+    async with (
+        Node(settings(tmp_path, 1, metrics_port=0)) as node,
+        open_store(f"sqlite://{tmp_path / 'meta.db'}") as store,
+    ):
+        await until(lambda: _is_ready(node))
+        await store.commit([], [Put("/topics/t", b"{")])
+
+        async def told() -> bool:
+            found = (await failing(node)).get("store", "")
+            return found.startswith("1 record in the metadata store cannot be read: /topics/t (")
+
+        await until(told)
+        await store.commit([], [Delete("/topics/t")])
+        await until(lambda: _is_ready(node))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -14,6 +15,7 @@ import trio
 from insync.replication import Admin, Node
 from insync.replication.core.broker.assignments import Assignments
 from insync.replication.core.control.records import TopicConfig
+from insync.replication.core.faces import ClockVerdict, WallClocks
 from insync.replication.core.types import PartitionId
 from insync.replication.node import _maintenance_thread, _replicas
 from insync.replication.node._maintenance_thread import LogKeeper, Progress, log_settings
@@ -117,7 +119,7 @@ class Told:
             self.raised.append,
             lambda _, error: self.failed.append(str(error)),
             lambda partition, _: self.succeeded.append(partition),
-            self.doubts.append,
+            lambda verdict: self.doubts.append(verdict.difference),
             lambda error: None,
         )
 
@@ -128,9 +130,9 @@ class Told:
     def leads(self, partition: PartitionId) -> bool:
         return self.is_leader
 
-    def clock_difference(self, now_ms: int) -> float:
+    def judge_clocks(self, now_ms: int) -> ClockVerdict:
         self.looked += 1
-        return self.difference
+        return ClockVerdict(difference=self.difference)
 
 
 @pytest.mark.parametrize(("mark", "most"), [(None, 0), (0, 0), (7, 7), (20, 20)])
@@ -232,9 +234,9 @@ async def test_a_clock_that_is_set_between_two_looks_deletes_nothing(
     monkeypatch.setattr(_maintenance_thread, "wall_clock_ms", clock)
 
     class Set(Told):
-        def clock_difference(self, now_ms: int) -> float:
+        def judge_clocks(self, now_ms: int) -> ClockVerdict:
             self.looked += 1
-            return (now_ms - whole) / 1000
+            return ClockVerdict(difference=(now_ms - whole) / 1000)
 
     directory = LogDirectory(
         tmp_path, cluster_id="c", node_id=1, settings=attrs.evolve(SMALL, retention_ms=86_400_000)
@@ -273,7 +275,7 @@ async def test_a_clock_that_jumps_deletes_no_young_records(
         async def told() -> bool:
             nodes = await admin.describe_nodes()
             details = [check.detail for each in nodes for check in each.checks if check.name == "maintenance"]
-            return any("the clock differs from the other nodes' by" in each for each in details)
+            return any("no majority shows which are wrong, so nothing is deleted" in each for each in details)
 
         await until(told)
         assert {start for _, start in await starts(admin, "t")} == {0}
@@ -285,6 +287,57 @@ async def test_a_clock_that_jumps_deletes_no_young_records(
         await until(well)
         assert {start for _, start in await starts(admin, "t")} == {0}
         assert len(await consume(servers, "t", 1, 40)) == 40
+
+
+async def test_one_clock_that_is_behind_is_named_and_stops_retention_on_its_own_node_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of three. All nodes of this process have the same clock, so what is told of node 3's is changed."""
+    behind_ms = 30 * 86_400_000
+    hear, judge = WallClocks.heard, _replicas.Replicas.judge_clocks
+
+    def heard(clocks: WallClocks, node_id: int, distance: float) -> None:
+        hear(clocks, node_id, distance - (behind_ms / 1000 if node_id == 3 else 0))
+
+    def judged(replicas: _replicas.Replicas, now_ms: int) -> ClockVerdict:
+        return judge(replicas, now_ms - (behind_ms if replicas.settings.node_id == 3 else 0))
+
+    monkeypatch.setattr(WallClocks, "heard", heard)
+    monkeypatch.setattr(_replicas.Replicas, "judge_clocks", judged)
+    async with AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(Node(settings(tmp_path, n, **SOON))) for n in (1, 2, 3)]
+        servers = [url for node in nodes for url in node.endpoints]
+        admin = await stack.enter_async_context(Admin(servers))
+        config = {"segment_bytes": 1024, "retention_bytes": 3000}
+        for leader, others in ((1, (2, 3)), (3, (1, 2))):
+            await admin.create_topic(f"t{leader}", assignments=[(leader, *others)], config=config)
+
+        async def told() -> bool:
+            checks = {
+                each.node_id: check
+                for each in await admin.describe_nodes()
+                for check in each.checks
+                if check.name == "maintenance"
+            }
+            own = r"this node's clock is 259\d{4} s behind those of most nodes, so nothing is deleted"
+            named = r"the clock of node 3 is 259\d{4} s behind those of most nodes: set it right there"
+            return (
+                [checks[each].ok for each in (1, 2, 3)] == [True, True, False]
+                and re.search(own, checks[3].detail) is not None
+                and re.search(named, checks[1].detail) is not None
+            )
+
+        await until(told)
+        assert "the clock of node 3 is" in caplog.text
+        for topic in ("t3", "t1"):
+            for number in range(30):
+                await produce(servers, topic, [b"%03d" % number * 60])
+
+        async def deleted() -> bool:
+            return all(start > 0 for _, start in await starts(admin, "t1"))
+
+        await until(deleted)
+        assert {start for _, start in await starts(admin, "t3")} == {0}
 
 
 def test_a_topic_has_its_own_settings_and_the_node_those_it_does_not_name() -> None:

@@ -134,11 +134,34 @@ async def test_a_node_refuses_a_store_that_was_put_back_and_deletes_nothing(tmp_
         await produce(node.endpoints, "t", [b"x"])
     before = names(tmp_path / "node-1")
     move_store(tmp_path, "backup.db", "meta.db")
+    said = (
+        r"older state than this node has seen: it is at revision \d+, but this node has seen its revision \d+\. "
+        "Likely causes: power was lost .* a backup .* another store.* changes and deletes nothing; .* "
+        "`insync store repair --store URL`"
+    )
     for _ in range(2):
-        with pytest.raises(StorePutBackError, match="older state"):
+        with pytest.raises(StorePutBackError, match=said):
             async with Node(settings(tmp_path, 1)):
                 pytest.fail("it must not start")
         assert names(tmp_path / "node-1") == before
+
+
+async def test_a_folder_that_was_replaced_by_an_empty_one_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Node(settings(tmp_path, 1)) as node:
+        assert node._replicas is not None
+        (home,) = node._replicas.directories
+        directory_id = home.directory.directory_id
+    assert "is not here" not in caplog.text
+    shutil.rmtree(tmp_path / "node-1")
+    for times in (1, 1):
+        async with Node(settings(tmp_path, 1)):
+            pass
+        assert (
+            caplog.text.count(f"log directory {directory_id}, which this node had before, is not here")
+            == times
+        )
 
 
 async def test_a_store_that_was_put_back_is_repaired_from_the_folders(tmp_path: Path) -> None:

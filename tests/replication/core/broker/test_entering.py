@@ -141,7 +141,9 @@ def test_a_store_that_was_put_back_since_the_process_began_is_not_entered() -> N
     pulses = rec.PulseRecord(node_id=1, pulses={"folder of a": 7})
     key = rec.pulse_key(1)
     membership.begin({key: Seen(key=key, version=1, value=b"", record=pulses)}, 4)
-    with pytest.raises(StorePutBackError, match="lost signs of life"):
+    with pytest.raises(
+        StorePutBackError, match="counts 0 signs of life of log directory folder of a, but had counted 7"
+    ):
         membership.enter({}, [], 9)
 
 
@@ -282,3 +284,35 @@ def test_a_count_that_is_late_takes_nothing_back_from_a_store_that_was_repaired(
     assert not any(map(store.holds, late.compares)), "another process stands there, and has counted further"
     took_place(store, member.beat(store.seen_by(1), [folder]))
     assert store.pulses[1].pulses == {folder: proof.pulse}
+
+
+@pytest.mark.parametrize(("some_offline", "gone"), [(False, ("folder of a",)), (True, ())])
+def test_a_directory_that_is_not_here_any_more_is_named(some_offline: bool, gone: tuple[str, ...]) -> None:
+    """One that cannot be used now may be any of those that are missing."""
+    seen = stored(starting("a").enter({}, [], 1).transaction)
+    again = starting("b")
+    again.holdings = attrs.evolve(again.holdings, some_offline=some_offline)
+    again.begin(seen, 1)
+    assert again.gone == gone
+    assert starting("a").gone == (), "it is new"
+
+
+def test_a_store_that_has_forgotten_signs_of_life_is_refused_with_the_numbers() -> None:
+    """It was written to since it was put back, so that its revision is no lower."""
+    first = starting("a")
+    entry = first.enter({}, [], 1)
+    first.counted(entry.transaction)
+    folder = "folder of a"
+    proof = first.next_proofs([folder], 7)[folder]
+    holdings = attrs.evolve(
+        first.holdings, directories=(Evidence(directory_id=folder, stopped_clean=None, proof=proof),)
+    )
+    again = Membership(node_id=1, boot_id="boot", process="b", holdings=holdings)
+    with pytest.raises(
+        StorePutBackError,
+        match="counts 0 signs of life of log directory folder of a, but had counted 1; it is at revision 9, and "
+        "this node has seen its revision 7",
+    ):
+        again.begin({}, 9)
+    with pytest.raises(StorePutBackError, match=r"counts 0 signs of life .* had counted 1"):
+        first.beat(stored(entry.transaction, rec.pulse_key(1)), [folder])
