@@ -304,9 +304,11 @@ class Cluster(Hosting):
         for effect in effects:
             match effect:
                 case ctl.Commit():
+                    self.oracle.deciding(node, effect)
                     write = partial(self._commit, node, node.incarnation, node.session, effect)
                     self.transact(node, write, partial(self._committed, node))
                 case ctl.AskReplicas():
+                    self.oracle.asking(node.writer(node.incarnation), effect)
                     self.tell(node, AskLogs(effect))
                 case ctl.ReadView():
                     self.read_store(node)

@@ -205,11 +205,14 @@ class Controller:
         self._questions: dict[PartitionId, AskLogs] = {}
         """What this step has found that replicas have to be asked."""
         self._asking: AskReplicas | None = None
+        self._asking_of: dict[PartitionId, Mapping[int, int]] = {}
+        """The processes that it is for, as far as the view shows: a later one of a node has not been asked."""
         self._asks_for: AdminRequest | None = None
         self._may_not_ask: AdminRequest | None = None
         """The request whose questions are under way, and the one whose questions are over."""
-        self._asked: dict[PartitionId, tuple[str, int]] = {}
-        """The topic id and the leader epoch in which a round of questions about a partition is over."""
+        self._asked: dict[PartitionId, tuple[str, int, Mapping[int, int]]] = {}
+        """The topic id and the leader epoch in which a round of questions about a partition is over, and the
+        processes that were asked, by node."""
         self._logs: dict[PartitionId, dict[int, LogInfo]] = {}
         self._effects: list[ControllerEffect] = []
 
@@ -386,7 +389,10 @@ class Controller:
             and info.leader_epoch == record.leader_epoch
             and info.is_of(record.topic_id)
         }
-        asked = self._asked.get(record.id) == (record.topic_id, record.leader_epoch)
+        topic_id, epoch, processes = self._asked.get(record.id, ("", -1, {}))
+        asked = (topic_id, epoch) == (record.topic_id, record.leader_epoch) and all(
+            processes.get(node, -1) >= live[node] for node in record.replicas if node in live
+        )
         return Situation(record=record, live=live, logs=logs, asked=asked)
 
     def _ask(self) -> None:
@@ -399,6 +405,7 @@ class Controller:
             leader_epochs={partition: record.leader_epoch for partition, record in records.items()},
             topic_ids={partition: record.topic_id for partition, record in records.items()},
         )
+        self._asking_of = {partition: self._live_for(partition, record) for partition, record in records.items()}
         self._effects.append(self._asking)
 
     def _on_logs_told(self, event: LogsTold) -> None:
@@ -407,7 +414,9 @@ class Controller:
         if asking is None:
             return
         for partition in asking.partitions:
-            self._asked[partition] = asking.topic_ids[partition], asking.leader_epochs[partition]
+            asked_of = self._asking_of[partition]
+            processes = {node: asked_of[node] for node in asking.partitions[partition] if node in asked_of}
+            self._asked[partition] = asking.topic_ids[partition], asking.leader_epochs[partition], processes
             # An earlier report of this epoch, by a living process, is still valid.
             self._logs.setdefault(partition, {}).update(event.logs.get(partition, {}))
 
