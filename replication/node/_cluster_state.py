@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import uuid
+import uuid
 from collections.abc import Callable, Mapping
 
 import trio
@@ -69,6 +70,7 @@ class ClusterState:
             imbalance_percentage=settings.leader_imbalance_per_broker_percentage,
             internal=internal_topics(settings),
             fits=self._fits,
+            process=uuid.uuid4().hex,
         )
         self._isr = IsrWriter(
             store, replicas, lambda: self.session, lambda *task: self._nursery.start_soon(*task)

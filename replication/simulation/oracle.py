@@ -495,7 +495,7 @@ class Oracle:
             for node, info in self._told.get((writer, record.id), {}).items()
             if info.leader_epoch == before.leader_epoch and info.topic_id == before.topic_id
         }
-        if policy == MOST_COMPLETE or asked or (policy == WAIT and last_known <= infos.keys()):
+        if policy != ANY and (policy == MOST_COMPLETE or asked or last_known <= infos.keys()):
             self._has_most(record, infos)
         elif policy == WAIT:
             require(False, "S21", f"{last_known} have not all told: {infos}, {before}")

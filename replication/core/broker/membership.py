@@ -327,12 +327,18 @@ class Membership:
         """The effect of our return on one partition."""
         held = self.holdings.held(partition.id)
         if held.is_whole and held.home in whole:
-            return transitions.restarted(partition, self.node_id, held.last_epoch)
+            return transitions.restarted(
+                partition, self.node_id, last_epoch=held.last_epoch, process=self._process
+            )
         if held.never and same_directories:
             # Assigned, and killed before the folder was made: the empty log is all that there ever was of it here.
             return transitions.restarted(partition, self.node_id)
         return transitions.forget(
-            partition, self.node_id, has_nothing=held.home is None, last_epoch=held.last_epoch
+            partition,
+            self.node_id,
+            has_nothing=held.home is None,
+            last_epoch=held.last_epoch,
+            process=self._process,
         )
 
     def _is_lost(self, partition: PartitionId, whole: frozenset[str]) -> bool:

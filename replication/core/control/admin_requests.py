@@ -89,7 +89,7 @@ class LogsNeeded:
 class Knowledge:
     """What a plan is made from. `situation`: a partition that has no leader, with what is known of its logs.
 
-    `may_ask`: replicas have not been asked for this request yet.
+    `may_ask`: replicas have not been asked for this request yet. `process`: see `transitions.above`.
     """
 
     view: ClusterView
@@ -97,6 +97,7 @@ class Knowledge:
     policies: Mapping[str, Policy] = POLICIES
     internal: Mapping[str, internal_topics.InternalTopic] = internal_topics.STANDARD
     may_ask: bool = True
+    process: str = ""
 
 
 Planned = Plan | LogsNeeded | Response
@@ -357,7 +358,7 @@ def _elect_unclean(request: m.ElectLeadersRequest, known: Knowledge) -> Planned:
                 needed[named] = verdict
                 continue
             chosen = verdict.node if isinstance(verdict, Elect) else NO_LEADER
-            elected = transitions.elect(versioned.record, situation.live, chosen)
+            elected = transitions.elect(versioned.record, situation.live, chosen, known.process)
             if elected is None or elected.leader == NO_LEADER:
                 error = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
                 message = f"none of its replicas {list(versioned.record.replicas)} is alive and answers"

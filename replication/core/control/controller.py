@@ -173,6 +173,7 @@ class Controller:
       moved back (`leader_imbalance_per_broker_percentage`).
     fits: whether the metadata store takes a transaction of that size.
     internal: how internal topics are made, by name.
+    process: a random text, which only this process has.
     """
 
     def __init__(
@@ -184,6 +185,7 @@ class Controller:
         imbalance_percentage: int = 10,
         fits: Callable[[tx.Transaction], bool] = lambda transaction: True,
         internal: Mapping[str, InternalTopic] = STANDARD,
+        process: str = "",
     ) -> None:
         self._node_id = node_id
         self._incarnation = incarnation
@@ -191,6 +193,7 @@ class Controller:
         self._imbalance_percentage = imbalance_percentage
         self._fits = fits
         self._internal = internal
+        self._process = process
         self._view = ClusterView()
         self._committing = False
         self._unclear = False
@@ -363,7 +366,7 @@ class Controller:
             return transitions.elect(record, live) or transitions.finish_reassignment(record)
         verdict = self._verdict(partition, record)
         if isinstance(verdict, Elect):
-            return transitions.elect(record, live, verdict.node)
+            return transitions.elect(record, live, verdict.node, self._process)
         # Leaderless first: in that epoch nothing is appended, so what a replica tells of its log stays true.
         leaderless = transitions.elect(record, live)
         if leaderless is None and isinstance(verdict, AskLogs):
@@ -442,6 +445,7 @@ class Controller:
                 policies=self._policies,
                 internal=self._internal,
                 may_ask=admin_request is not self._may_not_ask,
+                process=self._process,
             )
             planned = plan(admin_request, known)
             if isinstance(planned, LogsNeeded):

@@ -17,9 +17,17 @@ from .records import PartitionRecord
 evolve = evolver(PartitionRecord)
 """A controller makes one record of each of thousands when a node is gone."""
 EPOCHS_SKIPPED = 1000
-"""How far an epoch lies above all that are known where others may have been: a store that lost power may have forgotten
-elections, and logs that nobody can look at now may have their epochs. One that was used twice would hide that two
-logs part."""
+"""At least how far an epoch lies above all that are known where there may have been others: a store that lost power may
+have forgotten elections, and logs that nobody can look at now may have their epochs. One that was used twice would
+hide that two logs part."""
+
+
+def above(epoch: int, process: str) -> int:
+    """An epoch that no other process begins above `epoch`: what the store has forgotten may come again step by step.
+
+    process: a random text, which only the process that writes the record has.
+    """
+    return epoch + EPOCHS_SKIPPED + int.from_bytes(process.encode()) % EPOCHS_SKIPPED
 
 
 def create(
@@ -64,13 +72,15 @@ def set_min_insync(record: PartitionRecord, min_insync: int) -> PartitionRecord 
     return _next(evolve(record, min_insync_replicas=min_insync), isr=record.isr)
 
 
-def elect(record: PartitionRecord, live: Collection[int], unclean: int = NO_LEADER) -> PartitionRecord | None:
+def elect(
+    record: PartitionRecord, live: Collection[int], unclean: int = NO_LEADER, process: str = ""
+) -> PartitionRecord | None:
     """The controller's change after nodes came or went; None if the record already fits.
 
     Replicas that are not alive leave the ISR (they stay eligible while the ISR is under its minimum). A leader
     that is gone is followed by the first replica in assignment order that is alive and in the ISR; with an
     empty ISR by the first eligible one; then by `unclean`, whom an election policy has chosen. That one begins an
-    epoch that nobody's log has, also of those who are away.
+    epoch that nobody's log has, also of those who are away (`process`: see `above`).
     """
     isr = [node for node in record.isr if node in live]
     leader = _clean_leader(record, live)
@@ -81,10 +91,13 @@ def elect(record: PartitionRecord, live: Collection[int], unclean: int = NO_LEAD
         return None
     if leader != NO_LEADER and leader not in isr:
         isr = [leader]
-    return _next(record, isr=isr, leader=leader, unclean=by_policy)
+    begins = above(record.leader_epoch, process) if by_policy else None
+    return _next(record, isr=isr, leader=leader, unclean=by_policy, begins=begins)
 
 
-def restarted(record: PartitionRecord, node: int, last_epoch: int = NO_EPOCH) -> PartitionRecord | None:
+def restarted(
+    record: PartitionRecord, node: int, *, last_epoch: int = NO_EPOCH, process: str = ""
+) -> PartitionRecord | None:
     """A new process stands for a node and has all that its predecessor wrote.
 
     It may lead again, but never in the same leader epoch: an epoch belongs to one process.
@@ -92,21 +105,26 @@ def restarted(record: PartitionRecord, node: int, last_epoch: int = NO_EPOCH) ->
     leave as they are: a leader may be adding the former process just now.
 
     last_epoch: the greatest that its log knows. A later one than the record's shows that the store has forgotten
-    elections; whoever leads goes on in an epoch above it.
+    elections; whoever leads goes on in an epoch above it (`process`: see `above`).
     """
     if record.leader != node and last_epoch <= record.leader_epoch:
         return None
     leader = NO_LEADER if record.leader == node else record.leader
-    return _next(record, isr=record.isr, leader=leader, last_epoch=last_epoch)
+    return _next(record, isr=record.isr, leader=leader, begins=_above_log(record, last_epoch, process))
 
 
 def forget(
-    record: PartitionRecord, node: int, *, has_nothing: bool = False, last_epoch: int = NO_EPOCH
+    record: PartitionRecord,
+    node: int,
+    *,
+    has_nothing: bool = False,
+    last_epoch: int = NO_EPOCH,
+    process: str = "",
 ) -> PartitionRecord | None:
     """A node came back without proof that it lost nothing: it is neither in sync nor eligible (KAFKA-15586).
 
     One that `has_nothing` of the log is not the last resort of an election either: any other replica has more.
-    `last_epoch`: as in `restarted`.
+    `last_epoch`, `process`: as in `restarted`.
     """
     known = () if not has_nothing else record.last_known_elr
     if node not in (*record.isr, *record.elr, *known) and last_epoch <= record.leader_epoch:
@@ -117,8 +135,13 @@ def forget(
         leader=NO_LEADER if record.leader == node else record.leader,
         lost=node,
         lost_all=has_nothing,
-        last_epoch=last_epoch,
+        begins=_above_log(record, last_epoch, process),
     )
+
+
+def _above_log(record: PartitionRecord, last_epoch: int, process: str) -> int | None:
+    """The epoch to go on with if a log knows a later one than the record."""
+    return above(last_epoch, process) if last_epoch > record.leader_epoch else None
 
 
 def prefer(record: PartitionRecord, live: Collection[int]) -> PartitionRecord | None:
@@ -185,14 +208,15 @@ def _next(
     lost_all: bool = False,
     to: PartitionRecord | None = None,
     new_epoch: bool = False,
-    last_epoch: int = NO_EPOCH,
+    begins: int | None = None,
 ) -> PartitionRecord:
     """The record after this change, with recomputed eligible replicas (KIP-966).
 
     While the ISR is at its minimum nobody else is eligible: committed records may be missing elsewhere. Under
     it nothing is committed, so whoever leaves still holds all that is.
 
-    to: the record as it will be in what only a reassignment changes. last_epoch: a log knows it.
+    to: the record as it will be in what only a reassignment changes. begins: the leader epoch, where it is
+    not the present one or the next.
     """
     base = record if to is None else to
     members = set(isr)
@@ -211,8 +235,8 @@ def _next(
         elr = tuple([node for node in base.replicas if node in eligible])
         last_known = tuple([node for node in base.replicas if node in known - eligible])
     leader_epoch = record.leader_epoch + (new_epoch or new_leader != record.leader)
-    if unclean or last_epoch > record.leader_epoch:
-        leader_epoch = max(record.leader_epoch, last_epoch) + EPOCHS_SKIPPED
+    if begins is not None:
+        leader_epoch = begins
     return evolve(
         base,
         isr=new_isr,
