@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import uuid
-import uuid
 from collections.abc import Callable, Mapping
 
 import trio

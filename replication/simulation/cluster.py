@@ -391,9 +391,7 @@ class Cluster(Hosting):
         node.seen, node.checkpoint_since, node.shown = -1, None, ClusterView()
         node.stalls = StallWatch(STALL_MAX)
         internal = internal_topics(self.settings.topics) if self.settings.coordinates else STANDARD
-        node.controller = ctl.Controller(
-            node.id, incarnation, internal=internal, process=node.process_name
-        )
+        node.controller = ctl.Controller(node.id, incarnation, internal=internal, process=node.process_name)
         settings = BrokerSettings(
             replica=ReplicaSettings(replica_lag_time_max=LAG_MAX, isr_retry_backoff=0.5),
             ticks_per_lag_time=round(LAG_MAX),

@@ -1,9 +1,9 @@
-"""Everything stops at once, and the metadata store comes back without its last commits: nobody can tell by its folder.
+"""Everything stops at once, and the metadata store comes back without its last commits: no folder can tell.
 
-The device of the store has not kept what it said that it had kept, and the folders' proofs are no newer than what is
-left. So the nodes come in without a repair. Elections are forgotten, and logs hold batches of leader epochs that the
-store does not know. Machines lose power, or (if the store is on another one) only their processes end: then each
-member of the ISR that the store still knows has to hold everything, because nothing tells of the others' members.
+The device of the store has not kept what it said that it had kept, and the folders' proofs are no newer than what
+is left. So the nodes come in without a repair. Elections are forgotten, and logs hold batches of leader epochs that
+the store does not know. Machines lose power, or (if the store is on another one) only their processes end: then
+each member of the ISR that the store still knows has to hold everything, as nothing tells of other members.
 """
 
 from __future__ import annotations
@@ -32,8 +32,12 @@ def forget(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
         return False
     backup, proofs = Backup.of(cluster), {node.id: node.proof for node in nodes}
     place = fault.amount * 7 % 1
-    elect_another(cluster, place)
-    cluster.later(fault.seconds / 2, lambda: elect_another(cluster, place))
+
+    def elect() -> None:
+        elect_another(cluster, place)
+
+    elect()
+    cluster.later(fault.seconds / 2, elect)
 
     def cut(tries: int) -> None:
         if cluster.calm or not _is_same_cluster(cluster, backup):

@@ -477,7 +477,9 @@ class Oracle:
             current = (topic_id, epoch) == (before.topic_id, before.leader_epoch)
             living = set(node.shown.live_for(record.id, leaving=True)) & set(before.replicas)
             unseen = living.difference(asked) if current else living
-            require(not unseen, "S21", f"{record} though nobody asked {unseen} for their logs, after {before}")
+            require(
+                not unseen, "S21", f"{record} though nobody asked {unseen} for their logs, after {before}"
+            )
 
     def _unclean(self, before: PartitionRecord, record: PartitionRecord, writer: str) -> None:
         """S21: only by policy, or because all that were last known to be eligible are back: the best of all."""
@@ -503,7 +505,7 @@ class Oracle:
         self.unclean_elections += 1
 
     def entered(self, node: int, partition: PartitionId, before: int) -> None:
-        """S5: a process that comes in with a later leader epoch than the store had (`before`) has it raised above."""
+        """S5: a process whose log has a later leader epoch than the store had (`before`) has it raised above."""
         versioned, facts = self._cluster.store.partitions.get(partition), self.partitions.get(partition)
         host = self._cluster.nodes[node].hosts.get(partition)
         if versioned is None or host is None or host.facts is not facts or partition in host.node.offline:
@@ -511,7 +513,12 @@ class Oracle:
         disk, epoch = host.disk, versioned.record.leader_epoch
         last = disk.flat[-1][0] if disk.end > disk.start else -1
         require(
-            last <= before or epoch > last, "S5", "{}: {} is behind epoch {}", host.name, versioned.record, last
+            last <= before or epoch > last,
+            "S5",
+            "{}: {} is behind epoch {}",
+            host.name,
+            versioned.record,
+            last,
         )
 
     def _has_most(self, record: PartitionRecord, infos: Mapping[int, LogInfo]) -> None:

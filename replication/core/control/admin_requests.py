@@ -347,14 +347,13 @@ def _elect_unclean(request: m.ElectLeadersRequest, known: Knowledge) -> Planned:
         elif named.topic in known.internal:
             error = ErrorCode.POLICY_VIOLATION
             message = f"topic {named.topic!r} is internal: an unclean election could lose acknowledged state"
-        elif versioned.record.leader != NO_LEADER or transitions.has_clean_leader(
-            versioned.record, view.live_for(named)
-        ):
-            error, message = ErrorCode.ELECTION_NOT_NEEDED, f"node {versioned.record.leader} leads it"
+        elif why := _why_not_needed(versioned.record, view):
+            error, message = ErrorCode.ELECTION_NOT_NEEDED, why
         else:
-            situation = attrs.evolve(known.situation(versioned.record), asked=not known.may_ask)
-            verdict = most_complete(situation)
-            if isinstance(verdict, AskLogs) and known.may_ask:
+            situation = known.situation(versioned.record)
+            is_over = situation.asked and not known.may_ask
+            verdict = most_complete(attrs.evolve(situation, asked=is_over))
+            if isinstance(verdict, AskLogs) and not is_over:
                 needed[named] = verdict
                 continue
             chosen = verdict.node if isinstance(verdict, Elect) else NO_LEADER
@@ -364,11 +363,44 @@ def _elect_unclean(request: m.ElectLeadersRequest, known: Knowledge) -> Planned:
                 message = f"none of its replicas {list(versioned.record.replicas)} is alive and answers"
             else:
                 changes.append((elected, versioned))
+                message = _what_is_done(elected, situation)
         results.append(_result(named, error, message))
     if needed:
         return LogsNeeded(partitions=needed)
     response = m.ElectLeadersResponse(error=ErrorCode.NONE, partitions=results)
     return _plan_or_answer(changes, response, view, "partitions are led uncleanly on request")
+
+
+def _why_not_needed(record: PartitionRecord, view: ClusterView) -> str:
+    """Why an unclean election would change nothing, and what may help; empty if it is needed."""
+    if record.leader != NO_LEADER:
+        return (
+            f"node {record.leader} leads it in leader epoch {record.leader_epoch}, and nothing was changed: if it "
+            f"serves nobody, see `insync health --node {record.leader}`, or restart the node"
+        )
+    clean = transitions.elect(record, view.live_for(record.id))
+    if clean is None or clean.leader == NO_LEADER:
+        return ""
+    return (
+        f"node {clean.leader} has all that was committed and is about to lead it, and nothing was changed: see "
+        "`insync topic describe` in a moment"
+    )
+
+
+def _what_is_done(elected: PartitionRecord, situation: Situation) -> str:
+    """Who leads from where, and what the other replicas have."""
+
+    def held(node: int) -> str:
+        info = situation.logs.get(node)
+        if info is not None:
+            return f"last epoch {info.last_epoch}, end {info.log_end_offset}"
+        return "is alive and did not answer" if node in situation.live else "is not alive"
+
+    others = [f"node {node}: {held(node)}" for node in elected.replicas if node != elected.leader]
+    return (
+        f"node {elected.leader} leads in leader epoch {elected.leader_epoch}, elected uncleanly with its log "
+        f"({held(elected.leader)}); " + ("; ".join(others) if others else "there is no other replica")
+    )
 
 
 def _named(partitions: list[m.PartitionName] | None, view: ClusterView) -> list[PartitionId]:

@@ -408,7 +408,9 @@ class Controller:
             leader_epochs={partition: record.leader_epoch for partition, record in records.items()},
             topic_ids={partition: record.topic_id for partition, record in records.items()},
         )
-        self._asking_of = {partition: self._live_for(partition, record) for partition, record in records.items()}
+        self._asking_of = {
+            partition: self._live_for(partition, record) for partition, record in records.items()
+        }
         self._effects.append(self._asking)
 
     def _on_logs_told(self, event: LogsTold) -> None:

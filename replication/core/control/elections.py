@@ -3,7 +3,8 @@
 A policy is a pure function of a `Situation`; others than these three are added under the entry point group
 `insync.election_policies`, and chosen by the topic setting `unclean_leader_election`. Before any policy is asked:
 when ISR and eligible replicas are empty and all of the last known eligible ones are registered again, the most
-complete of all living replicas leads (planned in KIP-966), so that a cluster heals by itself after losing all power.
+complete of all living replicas leads (KIP-966 plans this for those alone), so that a cluster heals by itself after
+losing all power.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ POLICIES: Mapping[str, Policy] = MappingProxyType({WAIT: wait, MOST_COMPLETE: mo
 
 
 def decide(situation: Situation, policy: Policy) -> Verdict:
-    """The most complete living replica if the last known eligible ones are all back, otherwise what the policy says.
+    """The most complete living replica if the last known eligible ones are all back, else what the policy says.
 
     The list says only whether waiting may help. It need not name the longest log: a node that comes back first
     leaves an ISR that is still large enough, and nobody remembers it then.

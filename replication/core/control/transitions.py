@@ -17,13 +17,14 @@ from .records import PartitionRecord
 evolve = evolver(PartitionRecord)
 """A controller makes one record of each of thousands when a node is gone."""
 EPOCHS_SKIPPED = 1000
-"""At least how far an epoch lies above all that are known where there may have been others: a store that lost power may
-have forgotten elections, and logs that nobody can look at now may have their epochs. One that was used twice would
-hide that two logs part."""
+"""At least how far an epoch lies above all that are known where there may have been others: a store that lost power
+may have forgotten elections, and logs that nobody can look at now may have their epochs. One that was used twice
+would hide that two logs part."""
 
 
 def above(epoch: int, process: str) -> int:
-    """An epoch that no other process begins above `epoch`: what the store has forgotten may come again step by step.
+    """An epoch above another one that no other process begins: what a store has forgotten may come again step by
+    step.
 
     process: a random text, which only the process that writes the record has.
     """

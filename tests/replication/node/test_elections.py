@@ -12,6 +12,7 @@ import trio
 
 from insync.replication import Admin, Node, wire
 from insync.replication.client import (
+    ElectionNotNeededError,
     InvalidConfigError,
     InvalidReplicaAssignmentError,
     NoReassignmentInProgressError,
@@ -94,11 +95,15 @@ async def test_an_only_replica_that_lost_its_folder_is_led_again_by_an_unclean_e
     shutil.rmtree(tmp_path / "node-1" / "t-0")
     async with Node(cluster.settings(1)) as node, Admin(node.endpoints) as admin:
         assert await leader_of(admin) == -1
-        assert await admin.elect_leaders([("t", 0)], unclean=True) == {("t", 0): None}
+        elected = await admin.elect_leaders([("t", 0)], unclean=True)
+        assert elected == {("t", 0): None}
+        assert "elected uncleanly with its log (last epoch -1, end 0); there is no" in elected.words["t", 0]
         await until(lambda: led_by(admin, 1))
         await produce(node.endpoints, "t", [b"found"])
         assert await consume(node.endpoints, "t", 1, 1) == [b"found"]
-        assert await admin.elect_leaders([("t", 0)], unclean=True) == {("t", 0): None}
+        again = await admin.elect_leaders([("t", 0)], unclean=True)
+        assert isinstance(again["t", 0], ElectionNotNeededError)
+        assert "node 1 leads it in leader epoch" in str(again["t", 0]) and not again.words
 
 
 async def test_of_those_that_are_left_the_most_complete_one_leads_by_policy(cluster: Cluster) -> None:
