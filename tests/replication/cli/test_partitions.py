@@ -48,7 +48,7 @@ def test_partitions_are_moved_listed_and_given_back_to_preferred_leaders(
         assert "OSR [], ELR []" in out
         status, out, err = run("elect", "t", "--unclean")
         assert (status, out) == (1, "")
-        assert err.startswith("insync: t-0: ELECTION_NOT_NEEDED: node 1 leads it in leader epoch ")
+        assert err.startswith("insync: t-0: ELECTION_NOT_NEEDED: node 2 leads it in leader epoch ")
         assert run("reassign", "t", "--cancel") == (0, "nothing is being moved\n", "")
 
 

@@ -22,6 +22,7 @@ from insync.replication.client import (
 from insync.replication.core.control import records as rec
 from insync.replication.core.control import transitions
 from insync.replication.core.control.elections import Elect, Situation, Verdict, Wait, wait
+from insync.replication.core.types import PartitionId
 from insync.replication.metadata import Put, open_store
 from insync.replication.node import _policies
 from insync.replication.node._policies import election_policies
@@ -197,6 +198,29 @@ async def write_topic(cluster: Cluster, replicas: tuple[int, ...]) -> None:
     records: dict[str, object] = {rec.topic_key("t"): topic, rec.partition_key(partition.id): partition}
     async with open_store(f"memory://{cluster.name}") as store:
         await store.commit([], [Put(key, wire.encode_record(record)) for key, record in records.items()])
+
+
+async def test_a_store_that_has_forgotten_elections_leaves_a_partition_that_is_written_to(
+    cluster: Cluster,
+) -> None:
+    """Its log holds batches of leader epochs that the store does not know; it takes none of an earlier one."""
+    key = rec.partition_key(PartitionId("t", 0))
+    async with open_store(f"memory://{cluster.name}") as store:
+        async with Node(cluster.settings(1)) as node, Admin(node.endpoints) as admin:
+            await admin.create_topic("t", 1, 1)
+        before = (await store.get(key)).entry
+        assert before is not None
+        for value in (b"a", b"b"):
+            async with Node(cluster.settings(1)) as node, Admin(node.endpoints) as admin:
+                await until(lambda: led_by(admin, 1))
+                await produce(node.endpoints, "t", [value])
+        await store.commit([], [Put(key, before.value)])
+        async with Node(cluster.settings(1)) as node, Admin(node.endpoints) as admin:
+            await until(lambda: led_by(admin, 1))
+            await produce(node.endpoints, "t", [b"c"])
+            assert await consume(node.endpoints, "t", 1, 3) == [b"a", b"b", b"c"]
+            (info,) = await admin.describe_topics(["t"])
+            assert info.partitions[0].leader_epoch > transitions.EPOCHS_SKIPPED
 
 
 # Reassignment
