@@ -501,8 +501,33 @@ class Oracle:
             self._has_most(record, infos)
         elif policy == WAIT:
             require(False, "S21", f"{last_known} have not all told: {infos}, {before}")
+        if policy != ANY and not facts.unclean:
+            self._gives_up_least(record, facts, infos)
         facts.unclean = True
         self.unclean_elections += 1
+
+    def _gives_up_least(
+        self, record: PartitionRecord, facts: PartitionFacts, infos: Mapping[int, LogInfo]
+    ) -> None:
+        """No replica that has told of its log, and lives, holds a committed record that the new leader lacks."""
+        chosen, live = self._cluster.nodes[record.leader], self._cluster.store.live
+        if chosen.lost_data:
+            return  # since it told; its next process says so
+        held = facts.agreed(self.disk_of(chosen.id, record.id))
+        for node, info in infos.items():
+            disk = self.disk_of(node, record.id)
+            # A log whose records are all deleted knows no epoch, and has none that could be lost.
+            if live.get(node) == info.incarnation and disk.start < disk.end:
+                more = facts.agreed(disk)
+                require(
+                    more <= held,
+                    "S21",
+                    "node {} has {} committed records of {}: {}",
+                    node,
+                    more,
+                    held,
+                    record,
+                )
 
     def entered(self, node: int, partition: PartitionId, before: int) -> None:
         """S5: a process whose log has a later leader epoch than the store had (`before`) has it raised above."""
