@@ -445,7 +445,7 @@ _REMEDIES: dict[ErrorCode, str] = {
     ErrorCode.INVALID_REPLICA_ASSIGNMENT: "name nodes that are alive, each once",
     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "start that node, or wait until it has caught up",
     ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: "start a node that holds a replica",
-    ErrorCode.ELECTION_NOT_NEEDED: "leave it as it is",
+    ErrorCode.ELECTION_NOT_NEEDED: "no action is needed",
     ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "there is nothing to cancel",
     ErrorCode.NOT_CONTROLLER: "try again; a controller is being elected",
     ErrorCode.INVALID_REQUEST: "client and node may be of different versions",
@@ -479,6 +479,7 @@ _SELF_EXPLAINING = frozenset(
         ErrorCode.INVALID_REPLICATION_FACTOR,
         ErrorCode.INVALID_CONFIG,
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        ErrorCode.ELECTION_NOT_NEEDED,
     }
 )
 """Codes whose answers contain a remedy of the node; a general remedy might contradict it."""

@@ -489,14 +489,15 @@ class Oracle:
         asked = record.id in self.asked_unclean
         allowed = policy != WAIT or resort or asked
         require(allowed, "S21", f"nobody asked for an unclean election: {record}, after {before}")
-        used = max(facts.leaders, default=-1)
-        later = record.leader_epoch > used
-        require(later, "S5", f"{record} begins an epoch that may have been used: {used}")
+        used = record.leader_epoch in facts.leaders
+        require(not used, "S5", f"{record} begins an epoch that has been used: {facts.leaders}")
         infos = {
             node: info
             for node, info in self._told.get((writer, record.id), {}).items()
             if info.leader_epoch == before.leader_epoch and info.topic_id == before.topic_id
         }
+        above = all(info.last_epoch < record.leader_epoch for info in infos.values())
+        require(above, "S5", f"{record} begins an epoch below that of a log: {infos}")
         if policy != ANY and (policy == MOST_COMPLETE or asked or last_known <= infos.keys()):
             self._has_most(record, infos)
         elif policy == WAIT:

@@ -374,15 +374,17 @@ def _elect_unclean(request: m.ElectLeadersRequest, known: Knowledge) -> Planned:
 def _why_not_needed(record: PartitionRecord, view: ClusterView) -> str:
     """Why an unclean election would change nothing, and what may help; empty if it is needed."""
     if record.leader != NO_LEADER:
+        leader, epoch = record.leader, record.leader_epoch
+        begun = ", which an unclean election began" if record.unclean_epoch == epoch else ""
         return (
-            f"node {record.leader} leads it in leader epoch {record.leader_epoch}, and nothing was changed: if it "
-            f"serves nobody, see `insync health --node {record.leader}`, or restart the node"
+            f"node {leader} leads it in leader epoch {epoch}{begun}: there is nothing to elect; if it serves "
+            f"nobody, see `insync health --node {leader}`, or restart the node"
         )
     clean = transitions.elect(record, view.live_for(record.id))
     if clean is None or clean.leader == NO_LEADER:
         return ""
     return (
-        f"node {clean.leader} has all that was committed and is about to lead it, and nothing was changed: see "
+        f"node {clean.leader} has all that was committed and is about to lead it: there is nothing to elect; see "
         "`insync topic describe` in a moment"
     )
 

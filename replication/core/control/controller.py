@@ -209,13 +209,13 @@ class Controller:
         """What this step has found that replicas have to be asked."""
         self._asking: AskReplicas | None = None
         self._asking_of: dict[PartitionId, Mapping[int, int]] = {}
-        """The processes that it is for, as far as the view shows: a later one of a node has not been asked."""
+        """The processes that lived when it was asked, by node: of a later one it says nothing."""
         self._asks_for: AdminRequest | None = None
         self._may_not_ask: AdminRequest | None = None
         """The request whose questions are under way, and the one whose questions are over."""
         self._asked: dict[PartitionId, tuple[str, int, Mapping[int, int]]] = {}
         """The topic id and the leader epoch in which a round of questions about a partition is over, and the
-        processes that were asked, by node."""
+        processes that lived when it began."""
         self._logs: dict[PartitionId, dict[int, LogInfo]] = {}
         self._effects: list[ControllerEffect] = []
 
@@ -419,9 +419,8 @@ class Controller:
         if asking is None:
             return
         for partition in asking.partitions:
-            asked_of = self._asking_of[partition]
-            processes = {node: asked_of[node] for node in asking.partitions[partition] if node in asked_of}
-            self._asked[partition] = asking.topic_ids[partition], asking.leader_epochs[partition], processes
+            of = asking.topic_ids[partition], asking.leader_epochs[partition]
+            self._asked[partition] = *of, self._asking_of[partition]
             # An earlier report of this epoch, by a living process, is still valid.
             self._logs.setdefault(partition, {}).update(event.logs.get(partition, {}))
 

@@ -50,8 +50,8 @@ class Situation:
     """A partition without a clean leader.
 
     `live`: incarnation of each living node. `logs`: what replicas told of their logs, each the living process in
-    the record's leader epoch. `asked`: a round of questions to all of these in this epoch is over; who has not
-    answered is slow.
+    the record's leader epoch. `asked`: a round of questions in this epoch is over that began when all of these
+    lived; who has not answered is slow.
     """
 
     record: PartitionRecord

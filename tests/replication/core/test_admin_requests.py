@@ -225,7 +225,7 @@ def test_the_most_complete_one_leads_and_what_needs_no_election_is_left_alone(ma
         "node 1: is not alive; node 2: last epoch 5, end 40"
     )
     assert said[1].startswith(
-        "node 2 leads it in leader epoch 6, and nothing was changed: if it serves nobody"
+        "node 2 leads it in leader epoch 6: there is nothing to elect; if it serves nobody"
     )
 
 
