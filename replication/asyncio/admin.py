@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..client import Admin as TrioAdmin
-from ..client import ClientSettings, ClusterInfo, NodeReport, Reassignment, ServerError
+from ..client import ClientSettings, ClusterInfo, Elections, NodeReport, Reassignment, ServerError
 from ..client._groups import GroupDescription, GroupListing, ResetTo
 from ..client._operations import EntityType, NodeChanges, NodeHealth
 from ..client._settings import make_settings
@@ -148,7 +148,7 @@ class Admin(UserAdmin):
 
     async def elect_leaders(
         self, partitions: Iterable[tuple[str, int]] | None = None, *, unclean: bool = False
-    ) -> dict[tuple[str, int], ServerError | None]:
+    ) -> Elections:
         """See `insync.replication.Admin.elect_leaders`."""
         return await self._call(lambda: self._held.elect_leaders(partitions, unclean=unclean))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter, validators
@@ -14,6 +15,9 @@ from .errors import EXIT_FAILURE, UsageError, one_line
 if TYPE_CHECKING:
     from ..client import Admin
     from ..client.errors import ServerError
+
+
+NO_WORDS: Mapping[tuple[str, int], str] = MappingProxyType({})
 
 
 def elect(
@@ -51,13 +55,15 @@ def elect(
 
     async def elect_them() -> None:
         nonlocal failed
-        from ..client import Admin
+        from ..client import Admin, ElectionNotNeededError
 
         async with Admin(known(servers)) as admin:
             named = [(topic, each) for each in partition] or await _all_of(admin, topic)
             outcomes = await admin.elect_leaders(named, unclean=unclean)
-        failed = any(outcomes.values())
-        print_outcomes(outcomes, "is led as asked", json)
+        failed = all(outcomes.values()) or any(
+            error is not None and not isinstance(error, ElectionNotNeededError) for error in outcomes.values()
+        )
+        print_outcomes(outcomes, "is led as asked", json, outcomes.words)
 
     status = run(elect_them)
     return EXIT_FAILURE if failed else status
@@ -69,14 +75,18 @@ async def _all_of(admin: Admin, topic: str) -> list[tuple[str, int]]:
 
 
 def print_outcomes(
-    outcomes: Mapping[tuple[str, int], ServerError | None], success: str, as_json: bool
+    outcomes: Mapping[tuple[str, int], ServerError | None],
+    success: str,
+    as_json: bool,
+    words: Mapping[tuple[str, int], str] = NO_WORDS,
 ) -> None:
-    """A line for each partition: done, or (on standard error) why not."""
+    """A line for each partition: done (in `words`, if there are any), or (on standard error) why not."""
     if as_json:
         print_json({f"{t}-{p}": None if error is None else str(error) for (t, p), error in outcomes.items()})
         return
     for (topic, partition), error in sorted(outcomes.items(), key=lambda each: each[0]):
         if error is None:
-            print(f"{topic}-{partition} {success}")
+            said = words.get((topic, partition))
+            print(f"{topic}-{partition}: {one_line(said)}" if said else f"{topic}-{partition} {success}")
         else:
             print(f"insync: {one_line(str(error))}", file=sys.stderr)

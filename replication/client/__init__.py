@@ -20,7 +20,16 @@ from ._settings import (
 from ._transaction_admin import HangingTransaction
 from ._transactions import Transaction
 from ._user_admin import UserInfo, Verified
-from .admin import Admin, ChangeInfo, ClusterInfo, NodeChanges, NodeHealth, NodeReport, Reassignment
+from .admin import (
+    Admin,
+    ChangeInfo,
+    ClusterInfo,
+    Elections,
+    NodeChanges,
+    NodeHealth,
+    NodeReport,
+    Reassignment,
+)
 from .batch_producer import BatchProducer, NamedProducer, Written
 from .blocking import (
     BlockingAdmin,
@@ -200,6 +209,7 @@ __all__ = [
     "NodeChanges",
     "ChangeInfo",
     "NodeReport",
+    "Elections",
     "Reassignment",
     "BlockingProducer",
     "BlockingDelivery",

@@ -38,6 +38,19 @@ class Reassignment:
         return [node for node in self.replicas if node not in self.removing]
 
 
+class Elections(dict[tuple[str, int], ServerError | None]):
+    """What became of each partition: None, or why not.
+
+    `words`: of those elected uncleanly, who leads from where, and what the other replicas had.
+    """
+
+    def __init__(
+        self, outcomes: Mapping[tuple[str, int], ServerError | None], words: Mapping[tuple[str, int], str]
+    ):
+        super().__init__(outcomes)
+        self.words = dict(words)
+
+
 class PartitionAdmin(Client):
     """Elections and reassignments; a part of `Admin`."""
 
@@ -49,14 +62,15 @@ class PartitionAdmin(Client):
 
     async def elect_leaders(
         self, partitions: Iterable[tuple[str, int]] | None = None, *, unclean: bool = False
-    ) -> dict[tuple[str, int], ServerError | None]:
+    ) -> Elections:
         """Have partitions led by their preferred replicas, the first ones; all partitions by default.
 
         With `unclean`: give partitions without a leader the most complete of the living replicas. What it does not
         have is lost, also if it was acknowledged; partitions that have a leader are left as they are.
 
         Returns for each partition None if it is led as asked, otherwise why not (UnknownTopicError,
-        PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError).
+        PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError; with `unclean` also
+        ElectionNotNeededError: it has a leader). `words` of the result says what an unclean election did.
 
         Raises:
           InvalidArgumentError: It is not given as above; nothing was asked for.
@@ -70,7 +84,10 @@ class PartitionAdmin(Client):
         )
         request = m.ElectLeadersRequest(unclean=given.flag("unclean", unclean), partitions=named)
         answer: m.ElectLeadersResponse = await self._change(request, "elect leaders")
-        return _outcomes(answer.partitions, fine=(ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED))
+        fine = (ErrorCode.NONE,) if unclean else (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
+        done = [each for each in answer.partitions if each.error == ErrorCode.NONE and each.message]
+        words = {(each.topic, each.partition): each.message for each in done}
+        return Elections(_outcomes(answer.partitions, fine=fine), words)
 
     @abstractmethod
     async def _check_room(self, moves: Sequence[m.PartitionReassignment]) -> None: ...

@@ -36,7 +36,7 @@ from ._groups import GroupDescription, GroupListing, GroupMember, GroupPartition
 from ._offsets import read_index
 from ._operations import NodeChanges, NodeHealth
 from ._pages import whole_description, whole_metadata
-from ._partitions import Reassignment
+from ._partitions import Elections, Reassignment
 from ._readiness import Readiness
 from ._settings import ClientSettings, make_settings
 from ._transaction_admin import TransactionAdmin
@@ -67,6 +67,7 @@ __all__ = [
     "GroupPartition",
     "NodeInfo",
     "PartitionInfo",
+    "Elections",
     "Reassignment",
     "HealthCheck",
     "LogDirectoryInfo",

@@ -22,7 +22,7 @@ from ._groups import GroupDescription, GroupListing, ResetTo
 from ._operations import EntityType, NodeChanges, NodeHealth
 from ._settings import ClientSettings, make_settings
 from ._transaction_admin import HANGS_AFTER_MS, HangingTransaction
-from .admin import Admin, ClusterInfo, NodeReport, Reassignment, TopicInfo
+from .admin import Admin, ClusterInfo, Elections, NodeReport, Reassignment, TopicInfo
 from .errors import ServerError
 
 __all__ = [
@@ -162,7 +162,7 @@ class BlockingAdmin(BlockingClient[Admin], BlockingUserAdmin):
 
     def elect_leaders(
         self, partitions: Iterable[tuple[str, int]] | None = None, *, unclean: bool = False
-    ) -> dict[tuple[str, int], ServerError | None]:
+    ) -> Elections:
         """See `Admin.elect_leaders`."""
         return self._portal.call(lambda: self._held.elect_leaders(partitions, unclean=unclean))
 

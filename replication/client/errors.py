@@ -479,6 +479,7 @@ _SELF_EXPLAINING = frozenset(
         ErrorCode.INVALID_REPLICATION_FACTOR,
         ErrorCode.INVALID_CONFIG,
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        ErrorCode.ELECTION_NOT_NEEDED,
     }
 )
 """Codes whose answers contain a remedy of the node; a general remedy might contradict it."""

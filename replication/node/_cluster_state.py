@@ -70,6 +70,7 @@ class ClusterState:
             imbalance_percentage=settings.leader_imbalance_per_broker_percentage,
             internal=internal_topics(settings),
             fits=self._fits,
+            process=uuid.uuid4().hex,
         )
         self._isr = IsrWriter(
             store, replicas, lambda: self.session, lambda *task: self._nursery.start_soon(*task)

@@ -30,7 +30,7 @@ from ...storage import (
 )
 from ..core.control.view import ClusterView
 from ..core.faces import Evidence, Held, Holdings, NextProof
-from ..core.types import PartitionId
+from ..core.types import NO_EPOCH, PartitionId
 from ._maintenance_thread import log_settings, wall_clock_ms
 from .logs import event
 from .settings import NodeSettings
@@ -232,6 +232,7 @@ class Found:
                 home=self._homes[partition].directory_id,
                 log_end_offset=opened.log_end_offset,
                 committed=marks.get(partition, 0),
+                last_epoch=max((each.epoch for each in opened.epochs), default=NO_EPOCH),
             )
 
         return Holdings(

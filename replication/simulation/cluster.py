@@ -306,9 +306,11 @@ class Cluster(Hosting):
         for effect in effects:
             match effect:
                 case ctl.Commit():
+                    self.oracle.deciding(node, effect)
                     write = partial(self._commit, node, node.incarnation, node.session, effect)
                     self.transact(node, write, partial(self._committed, node))
                 case ctl.AskReplicas():
+                    self.oracle.asking(node.writer(node.incarnation), effect)
                     self.tell(node, AskLogs(effect))
                 case ctl.ReadView():
                     self.read_store(node)
@@ -391,7 +393,7 @@ class Cluster(Hosting):
         node.seen, node.checkpoint_since, node.shown = -1, None, ClusterView()
         node.stalls = StallWatch(STALL_MAX)
         internal = internal_topics(self.settings.topics) if self.settings.coordinates else STANDARD
-        node.controller = ctl.Controller(node.id, incarnation, internal=internal)
+        node.controller = ctl.Controller(node.id, incarnation, internal=internal, process=node.process_name)
         settings = BrokerSettings(
             replica=ReplicaSettings(replica_lag_time_max=LAG_MAX, isr_retry_backoff=0.5),
             ticks_per_lag_time=round(LAG_MAX),

@@ -13,7 +13,7 @@ from ..core import messages as m
 from ..core.control.admin_requests import Request
 from ..core.control.records import PartitionRecord
 from ..core.types import NO_LEADER, PartitionId
-from . import ambushes, restores, trust
+from . import ambushes, forgetting, restores, trust
 from .cluster import Cluster
 from .members import BEGINS
 from .node import Node
@@ -390,5 +390,6 @@ _KINDS: dict[str, Callable[[Injector, Fault, list[Node]], bool]] = {
     "elect the preferred": Injector._admin_request,
     **trust.KINDS,
     **restores.KINDS,
+    **forgetting.KINDS,
     **ambushes.KINDS,
 }

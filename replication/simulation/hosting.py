@@ -251,6 +251,10 @@ class Hosting(World, ABC):
                 self.oracle.appending(host, stored, leading=job.leader_epoch)
                 return ev.Appended(log_end_offset=disk.end)
             case fx.AssignEpoch():
+                last = disk.flat[-1][0] if disk.end > disk.start else -1
+                require(
+                    job.epoch >= last, "S5", "{} begins epoch {} after epoch {}", host.name, job.epoch, last
+                )
                 disk.assign(job.epoch, job.start_offset)
                 return ev.EpochAssigned()
             case fx.Truncate():

@@ -11,7 +11,7 @@ from ..core.control import controller as ctl
 from ..core.control.records import CONTROLLER_KEY, incarnation_key, node_key, pulse_key
 from ..core.partition import events as ev
 from ..core.transaction import Committed, Outcome, Transaction
-from ..core.types import PartitionId
+from ..core.types import NO_EPOCH, PartitionId
 from .errors import require
 from .node import Node
 from .settings import SESSION
@@ -65,7 +65,12 @@ class Members:
             if host is None or known is None or host.facts.topic_id != known.record.topic_id:
                 return Held(never=True)
             disk = host.disk
-            return Held(home=node.folder, log_end_offset=disk.end, committed=disk.high_watermark)
+            return Held(
+                home=node.folder,
+                log_end_offset=disk.end,
+                committed=disk.high_watermark,
+                last_epoch=max((each.epoch for each in disk.epochs), default=NO_EPOCH),
+            )
 
         return Holdings(
             directories=(
@@ -97,6 +102,7 @@ class Members:
         replicas = [p for p, known in store.partitions.items() if node.id in known.record.replicas]
 
         def write() -> bool:
+            epochs = {p: store.partitions[p].record.leader_epoch for p in replicas if p in store.partitions}
             outcome = cluster.commit(entry.transaction, session, f"registration {node.id}")
             if not isinstance(outcome, Committed):
                 return False
@@ -108,6 +114,8 @@ class Members:
                 node.left = cluster.now
             for each in replicas:
                 cluster.oracle.quorum(each)
+            for each, epoch in epochs.items():
+                cluster.oracle.entered(node.id, each, epoch)
             return True
 
         def done(result: object) -> None:

@@ -112,7 +112,7 @@ class Node:
     @property
     def process_name(self) -> str:
         """The text by which its process recognizes its own entry in the store."""
-        return f"process {self.process}"
+        return f"process {self.process} of node {self.id}"
 
     def writer(self, incarnation: int) -> str:
         """A controller by name: each process has its own, which knows nothing of what others have heard."""

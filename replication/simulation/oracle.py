@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..core.control.elections import LogInfo
+from ..core.control.controller import AskReplicas, Commit
+from ..core.control.elections import ANY, MOST_COMPLETE, WAIT, LogInfo
 from ..core.control.records import PartitionRecord
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
@@ -19,7 +20,7 @@ from .disk import GONE, Disk, Stored, key_of
 from .errors import require
 from .facts import PartitionFacts
 from .laggards import Laggards
-from .node import Host
+from .node import Host, Node
 from .settings import LAG_MAX
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class Oracle:
         self._proposals: set[tuple[str, int, int]] = set()
         self._told: dict[tuple[str, PartitionId], dict[int, LogInfo]] = {}
         """What each controller has heard, by its name as a writer."""
+        self._asked: dict[tuple[str, PartitionId], tuple[str, int, set[int]]] = {}
+        """Whom each controller has asked of a partition: its topic id, the latest leader epoch, the nodes."""
         self._at_end: dict[tuple[str, int, int, int], float] = {}
         self._laggards = Laggards()
 
@@ -453,30 +456,96 @@ class Oracle:
         for partition, infos in logs.items():
             self._told.setdefault((controller, partition), {}).update(infos)
 
+    def asking(self, controller: str, asked: AskReplicas) -> None:
+        """A controller asks replicas what their logs hold."""
+        for partition, nodes in asked.partitions.items():
+            of = asked.topic_ids[partition], asked.leader_epochs[partition]
+            topic_id, epoch, known = self._asked.get((controller, partition), ("", -1, set()))
+            everybody = {*known, *nodes} if (topic_id, epoch) == of else {*nodes}
+            self._asked[controller, partition] = *of, everybody
+
+    def deciding(self, node: Node, commit: Commit) -> None:
+        """S21: who elects by the logs has asked every replica that lives, as far as it can know."""
+        for put in commit.puts:
+            record = put.record
+            if not isinstance(record, PartitionRecord) or record.leader_epoch != record.unclean_epoch:
+                continue
+            before, topic = node.shown.partitions[record.id].record, node.shown.topics[record.topic]
+            if record.leader_epoch == before.leader_epoch or topic.config.unclean_leader_election == ANY:
+                continue
+            topic_id, epoch, asked = self._asked.get((node.writer(node.incarnation), record.id), ("", -1, ()))
+            current = (topic_id, epoch) == (before.topic_id, before.leader_epoch)
+            living = set(node.shown.live_for(record.id, leaving=True)) & set(before.replicas)
+            unseen = living.difference(asked) if current else living
+            require(
+                not unseen, "S21", f"{record} though nobody asked {unseen} for their logs, after {before}"
+            )
+
     def _unclean(self, before: PartitionRecord, record: PartitionRecord, writer: str) -> None:
-        """S21: only by policy, or because all that were last known to be eligible are back: the best of them."""
+        """S21: only by policy, or because all that were last known to be eligible are back: the best of all."""
         policy = self._cluster.store.topics[record.topic].config.unclean_leader_election
-        last_known = set(before.last_known_elr)
-        back = all(self._cluster.was_live(node) for node in last_known)
-        resort = record.leader in last_known and back
+        last_known, facts = set(before.last_known_elr), self.partitions[record.id]
+        resort = bool(last_known) and all(self._cluster.was_live(node) for node in last_known)
         asked = record.id in self.asked_unclean
-        allowed = policy != "wait" or resort or asked
+        allowed = policy != WAIT or resort or asked
         require(allowed, "S21", f"nobody asked for an unclean election: {record}, after {before}")
+        used = record.leader_epoch in facts.leaders
+        require(not used, "S5", f"{record} begins an epoch that has been used: {facts.leaders}")
         infos = {
             node: info
             for node, info in self._told.get((writer, record.id), {}).items()
             if info.leader_epoch == before.leader_epoch and info.topic_id == before.topic_id
         }
-        if resort and len(last_known) > 1 and last_known <= infos.keys():
-            self._has_most(record, {node: infos[node] for node in last_known})
-        elif (
-            policy != "any" and (policy == "most_complete" or asked) and not (resort and len(last_known) == 1)
-        ):
+        above = all(info.last_epoch < record.leader_epoch for info in infos.values())
+        require(above, "S5", f"{record} begins an epoch below that of a log: {infos}")
+        if policy != ANY and (policy == MOST_COMPLETE or asked or last_known <= infos.keys()):
             self._has_most(record, infos)
-        elif policy == "wait":
-            require(len(last_known) == 1, "S21", f"{last_known} have not all told: {infos}, {before}")
-        self.partitions[record.id].unclean = True
+        elif policy == WAIT:
+            require(False, "S21", f"{last_known} have not all told: {infos}, {before}")
+        if policy != ANY and not facts.unclean:
+            self._gives_up_least(record, facts, infos)
+        facts.unclean = True
         self.unclean_elections += 1
+
+    def _gives_up_least(
+        self, record: PartitionRecord, facts: PartitionFacts, infos: Mapping[int, LogInfo]
+    ) -> None:
+        """No replica that has told of its log, and lives, holds a committed record that the new leader lacks."""
+        chosen, live = self._cluster.nodes[record.leader], self._cluster.store.live
+        if chosen.lost_data:
+            return  # since it told; its next process says so
+        held = facts.agreed(self.disk_of(chosen.id, record.id))
+        for node, info in infos.items():
+            disk = self.disk_of(node, record.id)
+            # A log whose records are all deleted knows no epoch, and has none that could be lost.
+            if live.get(node) == info.incarnation and disk.start < disk.end:
+                more = facts.agreed(disk)
+                require(
+                    more <= held,
+                    "S21",
+                    "node {} has {} committed records of {}: {}",
+                    node,
+                    more,
+                    held,
+                    record,
+                )
+
+    def entered(self, node: int, partition: PartitionId, before: int) -> None:
+        """S5: a process whose log has a later leader epoch than the store had (`before`) has it raised above."""
+        versioned, facts = self._cluster.store.partitions.get(partition), self.partitions.get(partition)
+        host = self._cluster.nodes[node].hosts.get(partition)
+        if versioned is None or host is None or host.facts is not facts or partition in host.node.offline:
+            return
+        disk, epoch = host.disk, versioned.record.leader_epoch
+        last = disk.flat[-1][0] if disk.end > disk.start else -1
+        require(
+            last <= before or epoch > last,
+            "S5",
+            "{}: {} is behind epoch {}",
+            host.name,
+            versioned.record,
+            last,
+        )
 
     def _has_most(self, record: PartitionRecord, infos: Mapping[int, LogInfo]) -> None:
         """Who leads has told of its log in this life, and nobody who has, too, has more."""

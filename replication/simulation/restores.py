@@ -55,12 +55,24 @@ class Backup:
         tables = {name: copy.copy(getattr(store, name)) for name in store.DURABLE}
         return cls(store.revision, tables, dict(store.pulses))
 
-    def put_back(self, cluster: Cluster) -> None:
+    @property
+    def partitions(self) -> Mapping[PartitionId, rec.Versioned]:
+        found = self.tables["partitions"]
+        assert isinstance(found, dict)
+        return found
+
+    def forget(self, cluster: Cluster) -> None:
+        """The store holds what it held then."""
         store = cluster.store
         store.forget_sessions()
         for name, table in self.tables.items():
             setattr(store, name, copy.copy(table))
         store.revision = self.revision
+
+    def put_back(self, cluster: Cluster) -> None:
+        """The same, and it is not to be used before it is repaired."""
+        self.forget(cluster)
+        store = cluster.store
         store.is_put_back = True
         for node in cluster.nodes.values():
             node.is_ahead = self.is_noticed_by(node)
@@ -102,13 +114,13 @@ def back_up_and_depose(injector: Injector, fault: Fault, nodes: list[Node]) -> b
     backup = Backup.of(cluster)
     if fault.amount >= NEW_LEADER:
         return _depose(injector, fault, nodes[0], backup, deletes=False)
-    elected = _elect_another(cluster, fault.amount / NEW_LEADER)
+    elected = elect_another(cluster, fault.amount / NEW_LEADER)
     if elected is not None:
         _await_election(injector, fault, elected, backup, cluster.now + ELECTED)
     return False
 
 
-def _elect_another(cluster: Cluster, place: float) -> Node | None:
+def elect_another(cluster: Cluster, place: float) -> Node | None:
     """Move a leadership to another living member, as a planned election does."""
     able = [
         (known.record, member)

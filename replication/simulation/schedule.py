@@ -56,9 +56,9 @@ def draw(seed: int, settings: Settings) -> tuple[Fault, ...]:
     return tuple(sorted(found + _draw_admin_requests(seed, settings), key=lambda fault: fault.at))
 
 
-_APART = {"BK": "lies", "RT": "rot", "RS": "restores", "RD": "depositions", "TE": "ends"}
+_APART = {"BK": "lies", "RT": "rot", "RS": "restores", "RD": "depositions", "TE": "ends", "FC": "forgotten"}
 """Labels that are drawn by dice of their own, each at its own times, with the names of these."""
-_GAPS = {"RS": (2.0, 8.0, 15.0), "RD": (2.0, 8.0, 15.0), "TE": (0.5, 1.0, 3.0)}
+_GAPS = {"RS": (2.0, 8.0, 15.0), "RD": (2.0, 8.0, 15.0), "TE": (0.5, 1.0, 3.0), "FC": (5.0, 12.0)}
 """Seconds from one to the next, where they are not 0.5, 2 or 8."""
 
 
@@ -167,6 +167,7 @@ _KINDS = {
         ("kill all who await a marker", (2.0, 6.0)),
         ("kill the coordinator that is to end one", (0.3, 2.0, 8.0)),
     ),
+    "FC": (("end everything, and forget the store's last commits, at", (0.5, 1.5, 3.0)),),
     "RD": (("depose, and put back the store, copied now:", (5.0, 7.0)),),
     "RT": (
         ("rot a batch of", (0.0,)),
@@ -183,7 +184,7 @@ def _draw_one(dice: random.Random, at: float, label: str, settings: Settings) ->
         nodes = everyone if dice.random() < 0.5 else tuple(n for n in everyone if dice.random() < 0.6)
     elif kind.startswith("cut") and label == "NP":
         nodes = tuple(dice.sample(everyone, 2))
-    elif kind.startswith("stop") or kind == "power off at once":
+    elif kind.startswith("stop") or kind == "power off at once" or label == "FC":
         nodes = everyone
     elif label == "TE" or "the next" in kind or kind == "tell late of the ISR":
         nodes = ()

@@ -26,9 +26,10 @@ FAULTS: Mapping[str, str] = {
     "MV": "nodes of two minor versions: one knows fields, errors and requests that the other does not",
     "RS": "the metadata store is put back to an older state, and repaired from the folders of all nodes",
     "RD": "the store is put back when a leader that was cut off is deposed, before anybody knows what is committed",
+    "FC": "everything stops at once, and the store has forgotten its last commits, which no folder shows",
     "TE": "as a transaction ends, its coordinator or the nodes that await its markers are killed; leaderships move",
 }
-_DRAWN_APART = {"BK": 0.4, "RT": 0.4, "RS": 0.15, "MV": 0.15, "TE": 0.5}
+_DRAWN_APART = {"BK": 0.4, "RT": 0.4, "RS": 0.15, "MV": 0.15, "TE": 0.5, "FC": 0.1}
 """So that a kind of fault that is added later leaves the others of a seed as they were."""
 
 _LOSING = frozenset({"CR", "DK", "BK", "RT"})
@@ -191,6 +192,8 @@ def _faults(seed: int, dice: random.Random) -> tuple[str, ...]:
         drawn = [label for label in drawn if label not in _LOSING]
         if random.Random(f"RD {seed}").random() < _DEPOSES:
             drawn.append("RD")
+    if "RS" in drawn and "FC" in drawn:
+        drawn.remove("FC")  # a copy of the store may be of what it has forgotten
     return tuple(drawn)
 
 

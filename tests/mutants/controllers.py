@@ -37,15 +37,17 @@ def _(patch: Patch) -> None:
 
 @mutant("Z30", "take a lossy restart for a lossless one (KAFKA-15586)")
 def _(patch: Patch) -> None:
-    def forget(record: PartitionRecord, node: int, *, has_nothing: bool = False) -> PartitionRecord | None:
-        return transitions.restarted(record, node)
+    def forget(
+        record: PartitionRecord, node: int, *, has_nothing: bool = False, **of_log: Any
+    ) -> PartitionRecord | None:
+        return transitions.restarted(record, node, **of_log)
 
     patch.setattr(transitions, "forget", forget)
 
 
 @mutant("Z18", "let a new process lead in the epoch of its predecessor")
 def _(patch: Patch) -> None:
-    patch.setattr(transitions, "restarted", lambda record, node: None)
+    patch.setattr(transitions, "restarted", lambda record, node, **of_log: None)
 
 
 @mutant("Z19", "write without checking the controller epoch (KAFKA-6082)")

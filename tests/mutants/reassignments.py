@@ -61,6 +61,85 @@ def _(patch: Patch) -> None:
     patch.setattr(Controller, "_situation", situation)
 
 
+def _back(situation: Situation) -> list[int]:
+    """The last known eligible replicas, if nobody else counts and all of them live."""
+    record = situation.record
+    known = [node for node in record.replicas if node in record.last_known_elr]
+    all_live = all(node in situation.live for node in known)
+    return known if all_live and not record.isr and not record.elr else []
+
+
+@mutant(
+    "K280", "compare the logs of the last known eligible replicas, and ignore other living ones (KIP-966)"
+)
+def _(patch: Patch) -> None:
+    right = controller.decide
+
+    def decide(situation: Situation, policy: elections.Policy) -> elections.Verdict:
+        known = _back(situation)
+        if not known:
+            return right(situation, policy)
+        if all(node in situation.logs for node in known):
+            return Elect(situation.most_complete(known))
+        verdict = policy(situation) if situation.asked else elections.Wait()
+        return elections.AskLogs(tuple(known)) if isinstance(verdict, elections.Wait) else verdict
+
+    patch.setattr(controller, "decide", decide)
+
+
+@mutant("K281", "elect the only last known eligible replica without asking anybody (KIP-966)")
+def _(patch: Patch) -> None:
+    right = controller.decide
+
+    def decide(situation: Situation, policy: elections.Policy) -> elections.Verdict:
+        known = _back(situation)
+        return Elect(known[0]) if len(known) == 1 else right(situation, policy)
+
+    patch.setattr(controller, "decide", decide)
+
+
+@mutant("K285", "count a round of questions as over for a replica that came after it")
+def _(patch: Patch) -> None:
+    right = Controller._situation
+
+    def situation(self: Controller, record: PartitionRecord) -> Situation:
+        topic_id, epoch, _ = self._asked.get(record.id, ("", -1, {}))
+        asked = (topic_id, epoch) == (record.topic_id, record.leader_epoch)
+        return attrs.evolve(right(self, record), asked=asked)
+
+    patch.setattr(Controller, "_situation", situation)
+
+
+@mutant("K282", "let a process come in although its log has a later leader epoch than the store")
+def _(patch: Patch) -> None:
+    patch.setattr(transitions, "_above_log", lambda record, last_epoch, process: None)
+
+
+@mutant("K283", "raise the leader epoch to that of a log, not above it")
+def _(patch: Patch) -> None:
+    def above_log(record: PartitionRecord, last_epoch: int, process: str) -> int | None:
+        return last_epoch if last_epoch > record.leader_epoch else None
+
+    patch.setattr(transitions, "_above_log", above_log)
+
+
+@mutant("K284", "begin an unclean election's epoch next to the last one that the store knows")
+def _(patch: Patch) -> None:
+    right = transitions._next
+
+    def after(record: PartitionRecord, **change: Any) -> PartitionRecord:
+        if change.get("unclean"):
+            change["begins"] = record.leader_epoch + 1
+        return right(record, **change)
+
+    patch.setattr(transitions, "_next", after)
+
+
+@mutant("K286", "skip as many epochs whichever process elects uncleanly")
+def _(patch: Patch) -> None:
+    patch.setattr(transitions, "above", lambda epoch, process: epoch + transitions.EPOCHS_SKIPPED)
+
+
 @mutant("Z42", "remove a replica and keep the leader epoch, so that its acknowledgements still count")
 def _(patch: Patch) -> None:
     right = transitions._next

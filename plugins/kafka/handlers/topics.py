@@ -362,7 +362,9 @@ def _elected(request: Struct, outcomes: Sequence[m.PartitionOutcome], error: int
                 topic=topic,
                 partition_result=[
                     _Elect.PartitionResult(
-                        partition_id=each.partition, error_code=each.error, error_message=each.message or None
+                        partition_id=each.partition,
+                        error_code=each.error,
+                        error_message=each.message if each.error else None,
                     )
                     for each in told
                 ],

@@ -27,7 +27,7 @@ from ..control import records as rec
 from ..control import transitions
 from ..control.internal_topics import STANDARD as INTERNAL_TOPICS
 from ..transaction import Absent, AtVersion, Compare, Put, SameValue, Seen, Transaction, unchanged
-from ..types import PartitionId
+from ..types import NO_EPOCH, PartitionId
 
 
 class MembershipError(Exception):
@@ -87,12 +87,14 @@ class Held:
 
     home: the directory that has it; None without one.
     committed: the high watermark in the directory's own checkpoint.
+    last_epoch: the greatest leader epoch that the log knows.
     never: there is no log, and these directories never had one.
     """
 
     home: str | None = None
     log_end_offset: int = 0
     committed: int = 0
+    last_epoch: int = NO_EPOCH
     never: bool = False
 
     @property
@@ -310,10 +312,11 @@ class Membership:
                 continue
             if changed is not None:
                 puts.append(Put(key, changed))
-                proved = changed.isr == partition.isr
-                why = f"node {self.node_id} was started again" + (
-                    "" if proved else " without proof of its log"
-                )
+                why = f"node {self.node_id} was started again"
+                if changed.isr != partition.isr:
+                    why += " without proof of its log"
+                if changed.leader_epoch > partition.leader_epoch + 1:
+                    why += ", with a leader epoch that the store has forgotten"
                 changes.append(Change(before=partition, after=changed, reason=why))
         puts.append(self._registration(endpoints))
         return Entry(
@@ -328,11 +331,19 @@ class Membership:
         """The effect of our return on one partition."""
         held = self.holdings.held(partition.id)
         if held.is_whole and held.home in whole:
-            return transitions.restarted(partition, self.node_id)
+            return transitions.restarted(
+                partition, self.node_id, last_epoch=held.last_epoch, process=self._process
+            )
         if held.never and same_directories:
             # Assigned, and killed before the folder was made: the empty log is all that there ever was of it here.
             return transitions.restarted(partition, self.node_id)
-        return transitions.forget(partition, self.node_id, has_nothing=held.home is None)
+        return transitions.forget(
+            partition,
+            self.node_id,
+            has_nothing=held.home is None,
+            last_epoch=held.last_epoch,
+            process=self._process,
+        )
 
     def _is_lost(self, partition: PartitionId, whole: frozenset[str]) -> bool:
         """Whether an offline log must count as lost. A damaged one lacks something. One that could not be opened

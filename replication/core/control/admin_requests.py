@@ -89,7 +89,7 @@ class LogsNeeded:
 class Knowledge:
     """What a plan is made from. `situation`: a partition that has no leader, with what is known of its logs.
 
-    `may_ask`: replicas have not been asked for this request yet.
+    `may_ask`: replicas have not been asked for this request yet. `process`: see `transitions.above`.
     """
 
     view: ClusterView
@@ -97,6 +97,7 @@ class Knowledge:
     policies: Mapping[str, Policy] = POLICIES
     internal: Mapping[str, internal_topics.InternalTopic] = internal_topics.STANDARD
     may_ask: bool = True
+    process: str = ""
 
 
 Planned = Plan | LogsNeeded | Response
@@ -346,28 +347,62 @@ def _elect_unclean(request: m.ElectLeadersRequest, known: Knowledge) -> Planned:
         elif named.topic in known.internal:
             error = ErrorCode.POLICY_VIOLATION
             message = f"topic {named.topic!r} is internal: an unclean election could lose acknowledged state"
-        elif versioned.record.leader != NO_LEADER or transitions.has_clean_leader(
-            versioned.record, view.live_for(named)
-        ):
-            error, message = ErrorCode.ELECTION_NOT_NEEDED, f"node {versioned.record.leader} leads it"
+        elif why := _why_not_needed(versioned.record, view):
+            error, message = ErrorCode.ELECTION_NOT_NEEDED, why
         else:
-            situation = attrs.evolve(known.situation(versioned.record), asked=not known.may_ask)
-            verdict = most_complete(situation)
-            if isinstance(verdict, AskLogs) and known.may_ask:
+            situation = known.situation(versioned.record)
+            is_over = situation.asked and not known.may_ask
+            verdict = most_complete(attrs.evolve(situation, asked=is_over))
+            if isinstance(verdict, AskLogs) and not is_over:
                 needed[named] = verdict
                 continue
             chosen = verdict.node if isinstance(verdict, Elect) else NO_LEADER
-            elected = transitions.elect(versioned.record, situation.live, chosen)
+            elected = transitions.elect(versioned.record, situation.live, chosen, known.process)
             if elected is None or elected.leader == NO_LEADER:
                 error = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
                 message = f"none of its replicas {list(versioned.record.replicas)} is alive and answers"
             else:
                 changes.append((elected, versioned))
+                message = _what_is_done(elected, situation)
         results.append(_result(named, error, message))
     if needed:
         return LogsNeeded(partitions=needed)
     response = m.ElectLeadersResponse(error=ErrorCode.NONE, partitions=results)
     return _plan_or_answer(changes, response, view, "partitions are led uncleanly on request")
+
+
+def _why_not_needed(record: PartitionRecord, view: ClusterView) -> str:
+    """Why an unclean election would change nothing, and what may help; empty if it is needed."""
+    if record.leader != NO_LEADER:
+        leader, epoch = record.leader, record.leader_epoch
+        begun = ", which an unclean election began" if record.unclean_epoch == epoch else ""
+        return (
+            f"node {leader} leads it in leader epoch {epoch}{begun}: there is nothing to elect; if it serves "
+            f"nobody, see `insync health --node {leader}`, or restart the node"
+        )
+    clean = transitions.elect(record, view.live_for(record.id))
+    if clean is None or clean.leader == NO_LEADER:
+        return ""
+    return (
+        f"node {clean.leader} has all that was committed and is about to lead it: there is nothing to elect; see "
+        "`insync topic describe` in a moment"
+    )
+
+
+def _what_is_done(elected: PartitionRecord, situation: Situation) -> str:
+    """Who leads from where, and what the other replicas have."""
+
+    def held(node: int) -> str:
+        info = situation.logs.get(node)
+        if info is not None:
+            return f"last epoch {info.last_epoch}, end {info.log_end_offset}"
+        return "is alive and did not answer" if node in situation.live else "is not alive"
+
+    others = [f"node {node}: {held(node)}" for node in elected.replicas if node != elected.leader]
+    return (
+        f"node {elected.leader} leads in leader epoch {elected.leader_epoch}, elected uncleanly with its log "
+        f"({held(elected.leader)}); " + ("; ".join(others) if others else "there is no other replica")
+    )
 
 
 def _named(partitions: list[m.PartitionName] | None, view: ClusterView) -> list[PartitionId]:

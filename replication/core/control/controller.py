@@ -173,6 +173,7 @@ class Controller:
       moved back (`leader_imbalance_per_broker_percentage`).
     fits: whether the metadata store takes a transaction of that size.
     internal: how internal topics are made, by name.
+    process: a random text, which only this process has.
     """
 
     def __init__(
@@ -184,6 +185,7 @@ class Controller:
         imbalance_percentage: int = 10,
         fits: Callable[[tx.Transaction], bool] = lambda transaction: True,
         internal: Mapping[str, InternalTopic] = STANDARD,
+        process: str = "",
     ) -> None:
         self._node_id = node_id
         self._incarnation = incarnation
@@ -191,6 +193,7 @@ class Controller:
         self._imbalance_percentage = imbalance_percentage
         self._fits = fits
         self._internal = internal
+        self._process = process
         self._view = ClusterView()
         self._committing = False
         self._unclear = False
@@ -205,11 +208,14 @@ class Controller:
         self._questions: dict[PartitionId, AskLogs] = {}
         """What this step has found that replicas have to be asked."""
         self._asking: AskReplicas | None = None
+        self._asking_of: dict[PartitionId, Mapping[int, int]] = {}
+        """The processes that lived when it was asked, by node: of a later one it says nothing."""
         self._asks_for: AdminRequest | None = None
         self._may_not_ask: AdminRequest | None = None
         """The request whose questions are under way, and the one whose questions are over."""
-        self._asked: dict[PartitionId, tuple[str, int]] = {}
-        """The topic id and the leader epoch in which a round of questions about a partition is over."""
+        self._asked: dict[PartitionId, tuple[str, int, Mapping[int, int]]] = {}
+        """The topic id and the leader epoch in which a round of questions about a partition is over, and the
+        processes that lived when it began."""
         self._logs: dict[PartitionId, dict[int, LogInfo]] = {}
         self._effects: list[ControllerEffect] = []
 
@@ -360,7 +366,7 @@ class Controller:
             return transitions.elect(record, live) or transitions.finish_reassignment(record)
         verdict = self._verdict(partition, record)
         if isinstance(verdict, Elect):
-            return transitions.elect(record, live, verdict.node)
+            return transitions.elect(record, live, verdict.node, self._process)
         # Leaderless first: in that epoch nothing is appended, so what a replica tells of its log stays true.
         leaderless = transitions.elect(record, live)
         if leaderless is None and isinstance(verdict, AskLogs):
@@ -386,7 +392,10 @@ class Controller:
             and info.leader_epoch == record.leader_epoch
             and info.is_of(record.topic_id)
         }
-        asked = self._asked.get(record.id) == (record.topic_id, record.leader_epoch)
+        topic_id, epoch, processes = self._asked.get(record.id, ("", -1, {}))
+        asked = (topic_id, epoch) == (record.topic_id, record.leader_epoch) and all(
+            processes.get(node, -1) >= live[node] for node in record.replicas if node in live
+        )
         return Situation(record=record, live=live, logs=logs, asked=asked)
 
     def _ask(self) -> None:
@@ -399,6 +408,9 @@ class Controller:
             leader_epochs={partition: record.leader_epoch for partition, record in records.items()},
             topic_ids={partition: record.topic_id for partition, record in records.items()},
         )
+        self._asking_of = {
+            partition: self._live_for(partition, record) for partition, record in records.items()
+        }
         self._effects.append(self._asking)
 
     def _on_logs_told(self, event: LogsTold) -> None:
@@ -407,7 +419,8 @@ class Controller:
         if asking is None:
             return
         for partition in asking.partitions:
-            self._asked[partition] = asking.topic_ids[partition], asking.leader_epochs[partition]
+            of = asking.topic_ids[partition], asking.leader_epochs[partition]
+            self._asked[partition] = *of, self._asking_of[partition]
             # An earlier report of this epoch, by a living process, is still valid.
             self._logs.setdefault(partition, {}).update(event.logs.get(partition, {}))
 
@@ -433,6 +446,7 @@ class Controller:
                 policies=self._policies,
                 internal=self._internal,
                 may_ask=admin_request is not self._may_not_ask,
+                process=self._process,
             )
             planned = plan(admin_request, known)
             if isinstance(planned, LogsNeeded):

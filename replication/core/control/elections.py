@@ -2,8 +2,9 @@
 
 A policy is a pure function of a `Situation`; others than these three are added under the entry point group
 `insync.election_policies`, and chosen by the topic setting `unclean_leader_election`. Before any policy is asked:
-when ISR and eligible replicas are empty and all of the last known eligible ones are registered again, the one
-with the most complete log leads (planned in KIP-966), so that a cluster heals by itself after losing all power.
+when ISR and eligible replicas are empty and all of the last known eligible ones are registered again, the most
+complete of all living replicas leads (KIP-966 plans this for those alone), so that a cluster heals by itself after
+losing all power.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Situation:
     """A partition without a clean leader.
 
     `live`: incarnation of each living node. `logs`: what replicas told of their logs, each the living process in
-    the record's leader epoch. `asked`: a round of questions in this epoch is over; who has not answered is slow.
+    the record's leader epoch. `asked`: a round of questions in this epoch is over that began when all of these
+    lived; who has not answered is slow.
     """
 
     record: PartitionRecord
@@ -115,14 +117,18 @@ POLICIES: Mapping[str, Policy] = MappingProxyType({WAIT: wait, MOST_COMPLETE: mo
 
 
 def decide(situation: Situation, policy: Policy) -> Verdict:
-    """The last known eligible replicas if all of them are back, otherwise what the policy says."""
+    """The most complete living replica if the last known eligible ones are all back, else what the policy says.
+
+    The list says only whether waiting may help. It need not name the longest log: a node that comes back first
+    leaves an ISR that is still large enough, and nobody remembers it then.
+    """
     record = situation.record
     known = [node for node in record.replicas if node in record.last_known_elr]
     if record.isr or record.elr or not known or any(node not in situation.live for node in known):
         return policy(situation)
-    if len(known) == 1:
-        return Elect(known[0])
-    if all(node in situation.logs for node in known):
-        return Elect(situation.most_complete(known))
+    living = situation.living
+    told = [node for node in living if node in situation.logs]
+    if len(told) == len(living) or (situation.asked and all(node in situation.logs for node in known)):
+        return Elect(situation.most_complete(told))
     verdict = policy(situation) if situation.asked else Wait()
-    return AskLogs(tuple(known)) if isinstance(verdict, Wait) else verdict
+    return AskLogs(tuple(living)) if isinstance(verdict, Wait) else verdict

@@ -11,11 +11,24 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from ..making import evolver
-from ..types import NO_LEADER
+from ..types import NO_EPOCH, NO_LEADER
 from .records import PartitionRecord
 
 evolve = evolver(PartitionRecord)
 """A controller makes one record of each of thousands when a node is gone."""
+EPOCHS_SKIPPED = 1000
+"""At least how far an epoch lies above all that are known where there may have been others: a store that lost power
+may have forgotten elections, and logs that nobody can look at now may have their epochs. One that was used twice
+would hide that two logs part."""
+
+
+def above(epoch: int, process: str) -> int:
+    """An epoch above another one that no other process begins: what a store has forgotten may come again step by
+    step.
+
+    process: a random text, which only the process that writes the record has.
+    """
+    return epoch + EPOCHS_SKIPPED + int.from_bytes(process.encode()) % EPOCHS_SKIPPED
 
 
 def create(
@@ -60,12 +73,15 @@ def set_min_insync(record: PartitionRecord, min_insync: int) -> PartitionRecord 
     return _next(evolve(record, min_insync_replicas=min_insync), isr=record.isr)
 
 
-def elect(record: PartitionRecord, live: Collection[int], unclean: int = NO_LEADER) -> PartitionRecord | None:
+def elect(
+    record: PartitionRecord, live: Collection[int], unclean: int = NO_LEADER, process: str = ""
+) -> PartitionRecord | None:
     """The controller's change after nodes came or went; None if the record already fits.
 
     Replicas that are not alive leave the ISR (they stay eligible while the ISR is under its minimum). A leader
     that is gone is followed by the first replica in assignment order that is alive and in the ISR; with an
-    empty ISR by the first eligible one; then by `unclean`, whom an election policy has chosen.
+    empty ISR by the first eligible one; then by `unclean`, whom an election policy has chosen. That one begins an
+    epoch that nobody's log has, also of those who are away (`process`: see `above`).
     """
     isr = [node for node in record.isr if node in live]
     leader = _clean_leader(record, live)
@@ -76,28 +92,43 @@ def elect(record: PartitionRecord, live: Collection[int], unclean: int = NO_LEAD
         return None
     if leader != NO_LEADER and leader not in isr:
         isr = [leader]
-    return _next(record, isr=isr, leader=leader, unclean=by_policy)
+    begins = above(record.leader_epoch, process) if by_policy else None
+    return _next(record, isr=isr, leader=leader, unclean=by_policy, begins=begins)
 
 
-def restarted(record: PartitionRecord, node: int) -> PartitionRecord | None:
+def restarted(
+    record: PartitionRecord, node: int, *, last_epoch: int = NO_EPOCH, process: str = ""
+) -> PartitionRecord | None:
     """A new process stands for a node and has all that its predecessor wrote.
 
     It may lead again, but never in the same leader epoch: an epoch belongs to one process.
     The registration checks the version of every partition of the node, also of those that this and `forget`
     leave as they are: a leader may be adding the former process just now.
+
+    last_epoch: the greatest that its log knows. A later one than the record's shows that the store has forgotten
+    elections; whoever leads goes on in an epoch above it (`process`: see `above`).
     """
-    if record.leader != node:
+    if record.leader != node and last_epoch <= record.leader_epoch:
         return None
-    return _next(record, isr=record.isr, leader=NO_LEADER)
+    leader = NO_LEADER if record.leader == node else record.leader
+    return _next(record, isr=record.isr, leader=leader, begins=_above_log(record, last_epoch, process))
 
 
-def forget(record: PartitionRecord, node: int, *, has_nothing: bool = False) -> PartitionRecord | None:
+def forget(
+    record: PartitionRecord,
+    node: int,
+    *,
+    has_nothing: bool = False,
+    last_epoch: int = NO_EPOCH,
+    process: str = "",
+) -> PartitionRecord | None:
     """A node came back without proof that it lost nothing: it is neither in sync nor eligible (KAFKA-15586).
 
     One that `has_nothing` of the log is not the last resort of an election either: any other replica has more.
+    `last_epoch`, `process`: as in `restarted`.
     """
     known = () if not has_nothing else record.last_known_elr
-    if node not in (*record.isr, *record.elr, *known):
+    if node not in (*record.isr, *record.elr, *known) and last_epoch <= record.leader_epoch:
         return None
     return _next(
         record,
@@ -105,7 +136,13 @@ def forget(record: PartitionRecord, node: int, *, has_nothing: bool = False) -> 
         leader=NO_LEADER if record.leader == node else record.leader,
         lost=node,
         lost_all=has_nothing,
+        begins=_above_log(record, last_epoch, process),
     )
+
+
+def _above_log(record: PartitionRecord, last_epoch: int, process: str) -> int | None:
+    """The epoch to go on with if a log knows a later one than the record."""
+    return above(last_epoch, process) if last_epoch > record.leader_epoch else None
 
 
 def prefer(record: PartitionRecord, live: Collection[int]) -> PartitionRecord | None:
@@ -172,13 +209,15 @@ def _next(
     lost_all: bool = False,
     to: PartitionRecord | None = None,
     new_epoch: bool = False,
+    begins: int | None = None,
 ) -> PartitionRecord:
     """The record after this change, with recomputed eligible replicas (KIP-966).
 
     While the ISR is at its minimum nobody else is eligible: committed records may be missing elsewhere. Under
     it nothing is committed, so whoever leaves still holds all that is.
 
-    to: the record as it will be in what only a reassignment changes.
+    to: the record as it will be in what only a reassignment changes. begins: the leader epoch, where it is
+    not the present one or the next.
     """
     base = record if to is None else to
     members = set(isr)
@@ -197,6 +236,8 @@ def _next(
         elr = tuple([node for node in base.replicas if node in eligible])
         last_known = tuple([node for node in base.replicas if node in known - eligible])
     leader_epoch = record.leader_epoch + (new_epoch or new_leader != record.leader)
+    if begins is not None:
+        leader_epoch = begins
     return evolve(
         base,
         isr=new_isr,

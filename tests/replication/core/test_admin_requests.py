@@ -80,7 +80,7 @@ def planned(
             node: LogInfo(incarnation=10 + node, leader_epoch=6, last_epoch=last, log_end_offset=end)
             for node, (last, end) in (logs or {}).items()
         }
-        return Situation(record=record, live=view.live_for(record.id), logs=told)
+        return Situation(record=record, live=view.live_for(record.id), logs=told, asked=not may_ask)
 
     known = Knowledge(view=view, situation=situation, may_ask=may_ask)
     return plan(AdminRequest(request_id=1, request=request, fresh_id="new"), known)
@@ -219,13 +219,22 @@ def test_the_most_complete_one_leads_and_what_needs_no_election_is_left_alone(ma
     }
     ((number, record),) = written(answer, view).items()
     assert (number, record.leader, record.isr, record.recovering) == (0, 3, (3,), True)
-    assert record.leader_epoch == 7
+    assert record.leader_epoch == 1006
+    said = {number: each.message for number, each in outcomes(answer).items()}
+    assert said[0] == (
+        "node 3 leads in leader epoch 1006, elected uncleanly with its log (last epoch 5, end 41); "
+        "node 1: is not alive; node 2: last epoch 5, end 40"
+    )
+    assert said[1].startswith(
+        "node 2 leads it in leader epoch 6: there is nothing to elect; if it serves nobody"
+    )
 
 
 def test_a_partition_that_somebody_can_lead_cleanly_is_not_given_away() -> None:
     view = cluster(partition(0, leader=NO_LEADER, isr=(3,)), nodes=(2, 3))
     answer = planned(unclean(0), view, logs={2: (9, 99), 3: (5, 41)})
     assert outcomes(answer)[0].error == ErrorCode.ELECTION_NOT_NEEDED
+    assert "node 3 has all that was committed and is about to lead it" in outcomes(answer)[0].message
     assert not isinstance(answer, Plan)
 
 

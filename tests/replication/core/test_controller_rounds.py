@@ -26,6 +26,7 @@ from insync.replication.core.control.records import (
     Versioned,
     topic_key,
 )
+from insync.replication.core.control.transitions import above
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import (
@@ -141,7 +142,26 @@ def test_the_policy_most_complete_asks_once_and_takes_the_best_of_those_who_answ
     assert asked.partitions == {dark().record.id: (ME, OTHER)}
     (put,) = only_commit(told(controller, (OTHER, 5, 3))).puts
     assert isinstance(put.record, PartitionRecord)
-    assert (put.record.leader, put.record.leader_epoch) == (OTHER, 10)
+    assert (put.record.leader, put.record.leader_epoch) == (OTHER, above(9, ""))
+
+
+def test_who_comes_to_life_after_the_round_is_asked_as_well(controller: Controller) -> None:
+    """Also when it is another process of a node that was asked: what that held may be gone, or be there again."""
+    seen = most_complete(with_partition(view(5), dark()))
+    me, other = seen.nodes[ME], seen.nodes[OTHER]
+    controller.step(ViewChanged(view=attrs.evolve(seen, nodes={ME: me})))
+    later = attrs.evolve(seen, revision=6)
+    assert controller.step(ViewChanged(view=later)) == [], "the round is not over"
+    (asked,) = told(controller, (ME, 4, 10))
+    assert isinstance(asked, AskReplicas)
+    assert asked.partitions == {dark().record.id: (ME, OTHER)}
+    again = attrs.evolve(later, revision=7, nodes={ME: me, OTHER: attrs.evolve(other, incarnation=99)})
+    assert controller.step(ViewChanged(view=again)) == []
+    (anew,) = told(controller)
+    assert isinstance(anew, AskReplicas)
+    (put,) = only_commit(told(controller)).puts
+    assert isinstance(put.record, PartitionRecord)
+    assert put.record.leader == ME, "it was asked, and did not answer"
 
 
 def test_a_round_that_is_over_counts_in_its_epoch_only(controller: Controller) -> None:

@@ -12,6 +12,7 @@ import trio
 
 from insync.replication import Admin, Node, wire
 from insync.replication.client import (
+    ElectionNotNeededError,
     InvalidConfigError,
     InvalidReplicaAssignmentError,
     NoReassignmentInProgressError,
@@ -21,6 +22,7 @@ from insync.replication.client import (
 from insync.replication.core.control import records as rec
 from insync.replication.core.control import transitions
 from insync.replication.core.control.elections import Elect, Situation, Verdict, Wait, wait
+from insync.replication.core.types import PartitionId
 from insync.replication.metadata import Put, open_store
 from insync.replication.node import _policies
 from insync.replication.node._policies import election_policies
@@ -94,11 +96,15 @@ async def test_an_only_replica_that_lost_its_folder_is_led_again_by_an_unclean_e
     shutil.rmtree(tmp_path / "node-1" / "t-0")
     async with Node(cluster.settings(1)) as node, Admin(node.endpoints) as admin:
         assert await leader_of(admin) == -1
-        assert await admin.elect_leaders([("t", 0)], unclean=True) == {("t", 0): None}
+        elected = await admin.elect_leaders([("t", 0)], unclean=True)
+        assert elected == {("t", 0): None}
+        assert "elected uncleanly with its log (last epoch -1, end 0); there is no" in elected.words["t", 0]
         await until(lambda: led_by(admin, 1))
         await produce(node.endpoints, "t", [b"found"])
         assert await consume(node.endpoints, "t", 1, 1) == [b"found"]
-        assert await admin.elect_leaders([("t", 0)], unclean=True) == {("t", 0): None}
+        again = await admin.elect_leaders([("t", 0)], unclean=True)
+        assert isinstance(again["t", 0], ElectionNotNeededError)
+        assert "node 1 leads it in leader epoch" in str(again["t", 0]) and not again.words
 
 
 async def test_of_those_that_are_left_the_most_complete_one_leads_by_policy(cluster: Cluster) -> None:
@@ -192,6 +198,29 @@ async def write_topic(cluster: Cluster, replicas: tuple[int, ...]) -> None:
     records: dict[str, object] = {rec.topic_key("t"): topic, rec.partition_key(partition.id): partition}
     async with open_store(f"memory://{cluster.name}") as store:
         await store.commit([], [Put(key, wire.encode_record(record)) for key, record in records.items()])
+
+
+async def test_a_store_that_has_forgotten_elections_leaves_a_partition_that_is_written_to(
+    cluster: Cluster,
+) -> None:
+    """Its log holds batches of leader epochs that the store does not know; it takes none of an earlier one."""
+    key = rec.partition_key(PartitionId("t", 0))
+    async with open_store(f"memory://{cluster.name}") as store:
+        async with Node(cluster.settings(1)) as node, Admin(node.endpoints) as admin:
+            await admin.create_topic("t", 1, 1)
+        before = (await store.get(key)).entry
+        assert before is not None
+        for value in (b"a", b"b"):
+            async with Node(cluster.settings(1)) as node, Admin(node.endpoints) as admin:
+                await until(lambda: led_by(admin, 1))
+                await produce(node.endpoints, "t", [value])
+        await store.commit([], [Put(key, before.value)])
+        async with Node(cluster.settings(1)) as node, Admin(node.endpoints) as admin:
+            await until(lambda: led_by(admin, 1))
+            await produce(node.endpoints, "t", [b"c"])
+            assert await consume(node.endpoints, "t", 1, 3) == [b"a", b"b", b"c"]
+            (info,) = await admin.describe_topics(["t"])
+            assert info.partitions[0].leader_epoch > transitions.EPOCHS_SKIPPED
 
 
 # Reassignment

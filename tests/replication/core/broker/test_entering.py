@@ -16,6 +16,7 @@ from insync.replication.core.broker.membership import (
 )
 from insync.replication.core.broker.repair import FoundFolder, plan
 from insync.replication.core.control import records as rec
+from insync.replication.core.control.transitions import above
 from insync.replication.core.transaction import Absent, Put, SameValue, Seen, Transaction
 from insync.replication.core.types import PartitionId
 from insync.replication.simulation.store import Store
@@ -130,6 +131,44 @@ def test_the_change_of_a_partition_says_whether_its_log_is_proved(whole: bool, s
     again.begin(seen, 1)
     (change,) = again.enter(seen, [], 1).changes
     assert change.reason == f"node 1 was started again{said}" and (1 in change.after.isr) == whole
+
+
+@pytest.mark.parametrize(
+    ("home", "boot"), [("folder of a", "boot"), ("folder of a", "later"), (None, "boot")]
+)
+def test_a_log_of_a_later_epoch_than_the_store_knows_raises_it(home: str | None, boot: str) -> None:
+    """Whoever leads: a follower's log has to find nothing in its leader's that is of an epoch of its own."""
+    first = starting("a")
+    entered = stored(first.enter({}, [], 1).transaction, rec.node_key(1))
+    partition = rec.PartitionRecord(
+        topic="t", partition=0, topic_id="t", replicas=(1, 2), isr=(2,), leader=2, leader_epoch=4
+    )
+    key = rec.partition_key(partition.id)
+    seen = {**entered, key: Seen(key=key, version=1, value=b"", record=partition)}
+
+    def after(last_epoch: int) -> rec.PartitionRecord:
+        folder = "folder of a"
+        proof = first.next_proofs([folder], 0)[folder]
+        holdings = Holdings(
+            directories=(Evidence(directory_id=folder, stopped_clean=None, proof=proof),),
+            some_offline=False,
+            held=lambda partition: Held(home=home, last_epoch=last_epoch),
+            offline=frozenset,
+        )
+        again = Membership(node_id=1, boot_id=boot, process="b", holdings=holdings)
+        again.begin(seen, 1)
+        entry = again.enter(seen, [], 1)
+        if entry.changes:
+            assert entry.changes[0].reason.endswith("with a leader epoch that the store has forgotten")
+        puts = {put.key: put.record for put in entry.transaction.puts}
+        found = puts.get(key, partition)
+        assert isinstance(found, rec.PartitionRecord)
+        return found
+
+    assert after(4) == partition
+    raised = after(9)
+    assert raised.leader_epoch == above(9, "b")
+    assert (raised.leader, raised.isr) == (2, (2,))
 
 
 def test_a_store_that_was_put_back_since_the_process_began_is_not_entered() -> None:

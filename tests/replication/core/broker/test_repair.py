@@ -6,7 +6,6 @@ import attrs
 import pytest
 
 from insync.replication.core.broker.repair import (
-    EPOCHS_SKIPPED,
     FoundFolder,
     FoundLog,
     Repair,
@@ -16,6 +15,7 @@ from insync.replication.core.broker.repair import (
 from insync.replication.core.control import records as rec
 from insync.replication.core.control.internal_topics import STANDARD
 from insync.replication.core.control.topics import TopicConfig, parse_config
+from insync.replication.core.control.transitions import EPOCHS_SKIPPED
 from insync.replication.core.transaction import Seen
 from insync.replication.core.types import NO_LEADER, PartitionId
 
