@@ -85,11 +85,6 @@ class Deciding(Protocol):
         """Whether this time of this node's clock is to be believed."""
 
 
-def _is_older(stray: Stray, than_ms: int) -> bool:
-    """Whether a stray log was set aside before that time. One of unknown age is not."""
-    return stray.since_ms is not None and stray.since_ms < than_ms
-
-
 class LogKeeper:
     """One thread for one log directory; start it with `start`, end it with `stop`.
 
@@ -155,26 +150,26 @@ class LogKeeper:
     def _look_for_strays(self) -> None:
         """Delete the stray logs that are old enough, and tell of the others."""
         assert self._token is not None
-        now_ms = wall_clock_ms()
-        may_delete = (
-            self._stray_retention_ms >= 0
-            and time.monotonic() >= self._strays_from
-            and not self._doubts_clock(now_ms)
-        )
         kept = []
         try:
             for stray in self._directory.strays():
-                if may_delete and _is_older(stray, now_ms - self._stray_retention_ms):
+                if self._is_due(stray):
                     remove_stray(stray)
-                    log.warning(
-                        event("stray_log_deleted", path=stray.path, why="older than stray_retention_ms")
-                    )
+                    why = "older than stray_retention_ms"
+                    log.warning(event("stray_log_deleted", path=stray.path, why=why))
                 else:
                     kept.append(stray)
         except StorageError as error:
             log.warning("cannot look after the stray logs of %s: %s", self._directory.path, error)
             return
         tell(self._token, self._progress.strays, kept)
+
+    def _is_due(self, stray: Stray) -> bool:
+        """Whether a stray log is to be deleted. One of unknown age is not."""
+        if self._stray_retention_ms < 0 or stray.since_ms is None or time.monotonic() < self._strays_from:
+            return False
+        now_ms = wall_clock_ms()
+        return now_ms - stray.since_ms > self._stray_retention_ms and not self._doubts_clock(now_ms)
 
     def _doubts_clock(self, now_ms: int) -> bool:
         """What is deleted because a clock is wrong is gone for good: with each log the clock is looked at again."""

@@ -16,7 +16,8 @@ from insync.replication.core.broker.membership import Membership
 from insync.replication.metadata import MemoryHub
 from insync.replication.node import DuplicateNodeError, NodeError, NodeStartError, _registration
 from insync.replication.node._registration import Registration
-from insync.storage import LogDirectory, StorageBrokenError, StorageError
+from insync.storage import StorageBrokenError, StorageError
+from insync.storage._checkpoints import Checkpoints
 
 from .test_cluster import produce, until
 
@@ -214,12 +215,12 @@ async def test_a_listener_that_cannot_be_opened_is_named(cluster: Cluster, url: 
 async def test_a_folder_is_let_go_though_its_checkpoints_cannot_be_written(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: object, high_watermarks: object) -> None:
+    def full(self: object, *names: str, high_watermarks: object = None) -> None:
         raise StorageError("the device is full")
 
     with monkeypatch.context() as patch, pytest.raises(NodeError, match="the device is full"):
         async with one_topic(cluster):
-            patch.setattr(LogDirectory, "_write_checkpoints", full)
+            patch.setattr(Checkpoints, "write", full)
     async with Node(cluster.settings(1)) as node:
         assert node.incarnation == 2
 

@@ -14,12 +14,13 @@ import trio
 
 from insync.replication import Admin, Node
 from insync.replication.core.broker.assignments import Assignments
+from insync.replication.core.broker.effects import DeleteLog, SetLogAside
 from insync.replication.core.control.records import TopicConfig
 from insync.replication.core.faces import ClockVerdict, WallClocks
 from insync.replication.core.types import PartitionId
 from insync.replication.node import _maintenance_thread, _replicas
 from insync.replication.node._maintenance_thread import LogKeeper, Progress, log_settings
-from insync.storage import Log, LogDirectory, LogSettings, StorageFullError
+from insync.storage import Log, LogDirectory, LogSettings, StorageFullError, Stray
 from insync.storage.batch import build_batch
 
 from ...storage.building import SMALL, append, batch
@@ -77,7 +78,7 @@ async def test_the_keeper_may_ask_while_a_replica_goes(
     """It is a thread: it also looks between the end of a replica and that of its log."""
     if question == "leads":
         monkeypatch.setattr(_replicas.Replicas, "high_watermark", lambda self, partition: 0)
-    answer, let_go = getattr(_replicas.Replicas, question), Assignments._let_go
+    answer, remove = getattr(_replicas.Replicas, question), Assignments._remove
     asked = threading.Semaphore(0)
 
     def ask(self: _replicas.Replicas, partition: PartitionId) -> object:
@@ -86,15 +87,15 @@ async def test_the_keeper_may_ask_while_a_replica_goes(
         finally:
             asked.release()
 
-    def let_go_and_wait(self: Assignments, partition: PartitionId) -> None:
-        let_go(self, partition)
+    def remove_and_wait(self: Assignments, partition: PartitionId, effect: DeleteLog | SetLogAside) -> None:
+        remove(self, partition, effect)
         while asked.acquire(blocking=False):
             pass
         for _ in range(2):  # The first question may have begun before.
             assert asked.acquire(timeout=30), "the keeper's thread has ended"
 
     monkeypatch.setattr(_replicas.Replicas, question, ask)
-    monkeypatch.setattr(Assignments, "_let_go", let_go_and_wait)
+    monkeypatch.setattr(Assignments, "_remove", remove_and_wait)
     options = {"log_maintenance_interval_ms": 5}
     async with Node(settings(tmp_path, 1, **options)) as node, Admin(node.endpoints) as admin:
         await admin.create_topic("t", 1, 1)
@@ -115,11 +116,13 @@ class Told:
         self.raised: list[PartitionId] = []
         self.failed: list[str] = []
         self.succeeded: list[PartitionId] = []
+        self.strays: list[list[Stray]] = []
         self.progress = Progress(
             self.raised.append,
             lambda _, error: self.failed.append(str(error)),
             lambda partition, _: self.succeeded.append(partition),
             lambda verdict: self.doubts.append(verdict.difference),
+            self.strays.append,
             lambda error: None,
         )
 
@@ -146,7 +149,7 @@ async def test_nothing_at_or_above_the_high_watermark_goes(
     for _ in range(20):
         append(log, batch(1, size=400))
     told = Told(mark)
-    keeper = LogKeeper(directory, 10, None, told, told.progress)
+    keeper = LogKeeper(directory, 10, None, -1, told, told.progress)
     keeper.start()
     with trio.fail_after(60):
         while told.asked < 5:
@@ -165,7 +168,7 @@ async def test_what_fails_is_told_and_tried_again(tmp_path: Path, monkeypatch: p
         raise StorageFullError("no room for a compaction")
 
     told = Told(0)
-    keeper = LogKeeper(directory, 10, None, told, told.progress)
+    keeper = LogKeeper(directory, 10, None, -1, told, told.progress)
     with monkeypatch.context() as patch, trio.fail_after(60):
         patch.setattr(type(log), "maintain", fail)
         keeper.start()
@@ -196,7 +199,7 @@ async def test_only_a_leader_whose_clock_is_right_deletes_what_is_old(
         append(log, batch(1, size=400))
     told = Told(20, leads=leads)
     told.difference = 7.0 if doubted else 0.0
-    keeper = LogKeeper(directory, 10, None, told, told.progress)
+    keeper = LogKeeper(directory, 10, None, -1, told, told.progress)
     keeper.start()
     with trio.fail_after(60):
         while told.looked < 5:
@@ -215,6 +218,27 @@ async def test_only_a_leader_whose_clock_is_right_deletes_what_is_old(
                 await trio.lowlevel.checkpoint()
         await keeper.stop()
     assert told.doubts == ([7.0, 0.0] if doubted else [])
+    directory.close()
+
+
+async def test_a_clock_in_doubt_deletes_no_stray_log(tmp_path: Path) -> None:
+    directory = LogDirectory(tmp_path, cluster_id="c", node_id=1)
+    directory.close()
+    directory = LogDirectory(tmp_path, cluster_id="c", node_id=1)
+    directory.open_log("t", 0, create=True)
+    stray = directory.set_aside(("t", 0), "why", 1)
+    told = Told(None)
+    told.difference = 7.0
+    keeper = LogKeeper(directory, 10, None, 1000, told, told.progress)
+    keeper.start()
+    with trio.fail_after(60):
+        while len(told.strays) < 3:
+            await trio.lowlevel.checkpoint()
+        assert told.strays == [[stray]] * len(told.strays)
+        told.difference = 0.0
+        while told.strays[-1]:
+            await trio.lowlevel.checkpoint()
+        await keeper.stop()
     directory.close()
 
 
@@ -245,7 +269,7 @@ async def test_a_clock_that_is_set_between_two_looks_deletes_nothing(
     for _ in range(20):
         append(log, build_batch([None], [bytes(400)], timestamps_ms=whole))
     told = Set(20)
-    keeper = LogKeeper(directory, 10, None, told, told.progress)
+    keeper = LogKeeper(directory, 10, None, -1, told, told.progress)
     keeper.start()
     with trio.fail_after(60):
         while told.looked < 6:

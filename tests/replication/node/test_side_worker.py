@@ -18,6 +18,7 @@ from insync.replication.node import _side_worker
 from insync.replication.node._log_writer import AppendWork, CallWork, Lane, LogWriter
 from insync.replication.node._side_worker import SideWork, SideWorker
 from insync.storage import Chunk, LogDirectory, StorageBrokenError, StorageError
+from insync.storage import _checkpoints as checkpoints_module
 from insync.storage import directory as directory_module
 
 from ...requires import missing
@@ -322,9 +323,9 @@ async def test_checkpoints_are_written_once_for_many_folders(
         directory.open_log(*key, create=True, topic_id="i")
     directory.write_checkpoints(dict.fromkeys(keys, 0))
     written: list[str] = []
-    whole = directory_module.write_checkpoints
+    whole = checkpoints_module.write_checkpoints
     monkeypatch.setattr(
-        directory_module,
+        checkpoints_module,
         "write_checkpoints",
         lambda folder, checkpoints: (written.extend(checkpoints), whole(folder, checkpoints)),
     )
