@@ -70,7 +70,7 @@ def meaning(path: str, error: sqlite3.Error) -> MetadataError:
     if code == sqlite3.SQLITE_FULL:
         return _full(path, str(error))
     if code == sqlite3.SQLITE_IOERR:
-        return _refused(path, f"{error}, {error.sqlite_errorname}")
+        return _refused(path, f"{error}, {getattr(error, 'sqlite_errorname', code)}")
     return StoreUnavailableError(f"cannot use {path}: {error}")
 
 
