@@ -33,7 +33,7 @@ echo up
 cat
 ours=$(readlink /proc/$$/ns/mnt)
 for each in /proc/[0-9]*; do
-    [ $each = /proc/$$ ] || [ "$(readlink $each/ns/mnt)" != "$ours" ] || kill -KILL "$(basename $each)"
+    [ $each = /proc/$$ ] || [ "$(readlink $each/ns/mnt)" != "$ours" ] || kill -KILL "$(basename $each)" || :
 done
 """
 """Runs in a mount namespace of its own: the devices are let go with the last process in it. When the process that
