@@ -14,9 +14,9 @@ from insync.replication.simulation.disk import GONE, Disk
 from insync.replication.simulation.facts import PartitionFacts
 from insync.replication.simulation.restores import (
     _delete_earlier_epochs,
-    elect_another,
     _has_only_earlier_epochs,
     _keeps_promises,
+    elect_another,
 )
 from insync.replication.simulation.schedule import Fault
 

@@ -46,9 +46,9 @@ def test_no_promise_is_broken_in_any_of_some_seeds() -> None:
 
 
 def test_no_promise_is_broken_when_everything_stops_and_the_store_forgets_its_last_commits() -> None:
-    results = [run(seed) for seed in (37, 40, 47, 63, 77)]
+    results = [run(seed) for seed in (40, 144, 168, 170, 236)]
     assert [(result.seed, str(result.violation)) for result in results if result.violation] == []
-    assert sum(result.faults.get("FC", 0) for result in results) > len(results) // 2
+    assert sum(result.faults.get("FC", 0) for result in results) > len(results)
     assert sum(result.unclean_elections for result in results) > len(results)
 
 
