@@ -29,6 +29,13 @@ from ..control.transitions import EPOCHS_SKIPPED
 from ..transaction import Absent, AtVersion, Compare, Put, Seen
 from ..types import NO_LEADER, PartitionId
 
+LEAP = 10 * EPOCHS_SKIPPED
+"""A leader that died before it had written anything has left no trace of its epoch in any log, and there may have
+been several, some by unclean elections: clients may still name their epochs. The folders' signs of life come on
+top, because elections are no more frequent. They are counted from the epochs that the store had when the nodes came
+in, which their folders know: among them are those of a repair before this one, which the store may have forgotten
+with all else."""
+
 _Write = Callable[[str, object], None]
 
 
@@ -171,12 +178,7 @@ def plan(folders: Sequence[FoundFolder], seen: Mapping[str, Seen]) -> Repair:
         if known is None or known.record != topic:
             write(key, topic)
     leaders: dict[PartitionId, int] = {}
-    # A leader that died before it had written anything has left no trace of its epoch in any log, and there may
-    # have been several: clients may still name their epochs. The folders' signs of life come on top, because
-    # elections are no more frequent. They are counted from the epochs that the store had when the nodes came in,
-    # which their folders know: among them are those of a repair before this one, which the store may have forgotten
-    # with all else.
-    leap = EPOCHS_SKIPPED + max(folder.pulse for folder in folders)
+    leap = LEAP + max(folder.pulse for folder in folders)
     known_epoch = max(folder.leader_epoch for folder in folders)
     without = []
     needed: set[int] = set()

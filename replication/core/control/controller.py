@@ -209,13 +209,13 @@ class Controller:
         """What this step has found that replicas have to be asked."""
         self._asking: AskReplicas | None = None
         self._asking_of: dict[PartitionId, Mapping[int, int]] = {}
-        """The processes that lived when it was asked, by node: of a later one it says nothing."""
+        """The processes of the living replicas when it was asked, by node: of a later one it says nothing."""
         self._asks_for: AdminRequest | None = None
         self._may_not_ask: AdminRequest | None = None
         """The request whose questions are under way, and the one whose questions are over."""
         self._asked: dict[PartitionId, tuple[str, int, Mapping[int, int]]] = {}
         """The topic id and the leader epoch in which a round of questions about a partition is over, and the
-        processes that lived when it began."""
+        processes of the replicas that lived when it began."""
         self._logs: dict[PartitionId, dict[int, LogInfo]] = {}
         self._effects: list[ControllerEffect] = []
 
@@ -409,7 +409,9 @@ class Controller:
             topic_ids={partition: record.topic_id for partition, record in records.items()},
         )
         self._asking_of = {
-            partition: self._live_for(partition, record) for partition, record in records.items()
+            partition: {node: live[node] for node in record.replicas if node in live}
+            for partition, record in records.items()
+            for live in (self._live_for(partition, record),)
         }
         self._effects.append(self._asking)
 

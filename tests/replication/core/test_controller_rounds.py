@@ -164,6 +164,17 @@ def test_who_comes_to_life_after_the_round_is_asked_as_well(controller: Controll
     assert put.record.leader == ME, "it was asked, and did not answer"
 
 
+def test_a_replica_that_is_added_after_the_round_is_asked_as_well(controller: Controller) -> None:
+    """A reassignment leaves the leader epoch as it is (seed 279 of the simulator)."""
+    two = dark()
+    alone = Versioned(attrs.evolve(two.record, replicas=(ME,)), 9)
+    controller.step(ViewChanged(view=most_complete(with_partition(view(5), alone))))
+    assert controller.step(ViewChanged(view=most_complete(with_partition(view(6), two)))) == []
+    (asked,) = told(controller, (ME, 4, 10))
+    assert isinstance(asked, AskReplicas)
+    assert set(asked.partitions[two.record.id]) == {ME, OTHER}
+
+
 def test_a_round_that_is_over_counts_in_its_epoch_only(controller: Controller) -> None:
     controller.step(ViewChanged(view=most_complete(with_partition(view(5), dark()))))
     (again,) = told(controller)

@@ -292,7 +292,10 @@ def _check_change(before: PartitionRecord, record: PartitionRecord) -> None:
     assert len(isr) + len(elr) + len(known) == len(isr | elr | known)
     assert not (elr or known) or len(isr) < record.min_isr
     assert record.partition_epoch == before.partition_epoch + 1
-    assert record.leader_epoch - before.leader_epoch == (record.leader != before.leader)
+    if record.unclean_epoch == before.unclean_epoch:
+        assert record.leader_epoch - before.leader_epoch == (record.leader != before.leader)
+    else:
+        assert record.leader_epoch == record.unclean_epoch == transitions.above(before.leader_epoch, "")
     if not (record.recovering and not before.recovering):
         # Nobody becomes eligible but by having been in the ISR.
         assert elr <= {*before.isr, *before.elr}

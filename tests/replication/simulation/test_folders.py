@@ -14,9 +14,9 @@ from insync.replication.simulation.disk import GONE, Disk
 from insync.replication.simulation.facts import PartitionFacts
 from insync.replication.simulation.restores import (
     _delete_earlier_epochs,
-    _elect_another,
     _has_only_earlier_epochs,
     _keeps_promises,
+    elect_another,
 )
 from insync.replication.simulation.schedule import Fault
 
@@ -152,7 +152,7 @@ def test_a_leader_that_has_just_been_elected_deletes_what_is_older_than_its_epoc
     """Its log begins with its epoch, although what it has deleted is of an earlier one (K268)."""
     one = settled()
     cluster = one.cluster
-    node = _elect_another(cluster, 0.0)
+    node = elect_another(cluster, 0.0)
     assert node is not None
     host = node.hosts[PARTITION]
     until = cluster.now + 2.0

@@ -39,9 +39,17 @@ def test_no_promise_is_broken_in_any_of_some_seeds() -> None:
     assert sum(result.acknowledged for result in results) > 10 * SEEDS
     assert sum(result.elections for result in results) > 3 * SEEDS
     # None of these seeds hosts transactions, without whose ends nothing of the kind strikes (test_transactions.py).
-    for label in FAULTS.keys() - {"TE"}:
+    # Nor does the store of any forget its last commits.
+    for label in FAULTS.keys() - {"TE", "FC"}:
         drawn = [result for result in results if label in result.settings.faults]
         assert sum(label in result.faults for result in drawn) > len(drawn) // 4, label
+
+
+def test_no_promise_is_broken_when_everything_stops_and_the_store_forgets_its_last_commits() -> None:
+    results = [run(seed) for seed in (40, 144, 168, 170, 236)]
+    assert [(result.seed, str(result.violation)) for result in results if result.violation] == []
+    assert sum(result.faults.get("FC", 0) for result in results) > len(results)
+    assert sum(result.unclean_elections for result in results) > len(results)
 
 
 def test_every_copy_is_needed_or_one_is_enough() -> None:

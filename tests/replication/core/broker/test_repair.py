@@ -6,6 +6,7 @@ import attrs
 import pytest
 
 from insync.replication.core.broker.repair import (
+    LEAP,
     FoundFolder,
     FoundLog,
     Repair,
@@ -15,7 +16,6 @@ from insync.replication.core.broker.repair import (
 from insync.replication.core.control import records as rec
 from insync.replication.core.control.internal_topics import STANDARD
 from insync.replication.core.control.topics import TopicConfig, parse_config
-from insync.replication.core.control.transitions import EPOCHS_SKIPPED
 from insync.replication.core.transaction import Seen
 from insync.replication.core.types import NO_LEADER, PartitionId
 
@@ -108,7 +108,7 @@ def test_the_most_complete_log_alone_counts_and_nobody_leads_yet() -> None:
 def test_its_epoch_is_above_all_that_may_have_been_in_use() -> None:
     """A later epoch than that of any record is known to who had entered it; others may have left no trace."""
     found = record_of(plan([folder(1, 2, 10, latest_epoch=5), folder(2, 2, 10)], {}))
-    assert found.leader_epoch == found.unclean_epoch == 5 + EPOCHS_SKIPPED
+    assert found.leader_epoch == found.unclean_epoch == 5 + LEAP
 
 
 def test_a_second_repair_of_the_same_store_does_not_give_out_the_epochs_of_the_first() -> None:
@@ -116,7 +116,7 @@ def test_a_second_repair_of_the_same_store_does_not_give_out_the_epochs_of_the_f
     first = record_of(plan([folder(1, 2, 10, pulse=4), folder(2, 2, 10, pulse=7)], {}))
     entered = first.leader_epoch
     again = record_of(plan([folder(1, 2, 10, pulse=6, leader_epoch=entered), folder(2, 2, 10, pulse=7)], {}))
-    assert again.leader_epoch > first.leader_epoch + EPOCHS_SKIPPED
+    assert again.leader_epoch > first.leader_epoch + LEAP
 
 
 def test_folders_are_named_once() -> None:
