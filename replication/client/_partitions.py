@@ -39,7 +39,7 @@ class Reassignment:
 
 
 class Elections(dict[tuple[str, int], ServerError | None]):
-    """What became of each partition: None, or why not.
+    """Outcome of each partition: None, or the reason why not.
 
     `words`: of those elected uncleanly, who leads from where, and what the other replicas had.
     """

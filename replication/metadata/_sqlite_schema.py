@@ -195,7 +195,7 @@ def _sync_log(path: str) -> None:
     """A process may have been killed between writing a transaction to the log and syncing it. If it was the last
     that had the file open, SQLite takes that transaction for a committed one, and never syncs it by itself.
     """
-    with suppress(FileNotFoundError):  # whoever was the last to leave has removed it
+    with suppress(FileNotFoundError):  # the last process that closed the store removed it
         # SQLite has no locks on this file that closing it could drop.
         _sync(Path(os.path.realpath(path) + "-wal"))
 

@@ -128,7 +128,7 @@ class MetadataStore(ABC):
     ) -> Outcome:
         """Carry out all operations if all compares hold, else nothing.
 
-        What was carried out is durable before this returns, and before any handle sees it.
+        The operations are durable before this returns, and before any handle sees them.
         Compares see the state before the operations; a key may be put or deleted once only. With a `session` of
         this handle the transaction also requires that the session lives; ephemeral puts need one.
         Raises `SessionExpiredError` (nothing written), `InvalidTransactionError`, and of these

@@ -69,7 +69,7 @@ class Progress:
 
 
 STRAYS_KEPT_AFTER_CRASH = 3600.0
-"""Seconds after an unclean start in which no stray log is deleted: whoever looks for lost records finds them."""
+"""Seconds after an unclean start in which no stray log is deleted: an operator may look for lost records."""
 
 
 class Deciding(Protocol):

@@ -3,7 +3,7 @@
 The device of the store has not kept what it said that it had kept, and the folders' proofs are no newer than what
 is left. So the nodes come in without a repair. Elections are forgotten, and logs hold batches of leader epochs that
 the store does not know. Machines lose power, or (if the store is on another one) only their processes end: then
-each member of the ISR that the store still knows has to hold everything, as nothing tells of other members.
+each member of the ISR that the store still knows has to hold everything, because nothing names other members.
 """
 
 from __future__ import annotations

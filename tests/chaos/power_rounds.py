@@ -46,7 +46,7 @@ _PLACE = re.compile(r"(.+)-(\d+)")
 
 @attrs.frozen(kw_only=True)
 class PowerPlan:
-    """What is asked for."""
+    """The arguments of the command."""
 
     rounds: int
     seed: int
@@ -55,7 +55,7 @@ class PowerPlan:
 
 @attrs.define(kw_only=True)
 class Round:
-    """What came of one cut."""
+    """The outcome of one cut."""
 
     cut: str
     refused: list[str] = attrs.field(factory=list)
@@ -188,7 +188,7 @@ class Cluster:
 
 @attrs.define(eq=False)
 class Known:
-    """What clients of one cluster were told."""
+    """The answers that clients of one cluster got."""
 
     history: History = attrs.field(factory=History)
     topics: list[str] = attrs.field(factory=list)
@@ -197,7 +197,7 @@ class Known:
     transactions: list[list[bytes]] = attrs.field(factory=list)
     """The values of each that is committed."""
     offsets: dict[Place, int] = attrs.field(factory=dict)
-    """What the group has committed last."""
+    """The last commit of the group."""
     made: int = 0
 
 
@@ -387,7 +387,7 @@ class Rounds:
         known.transactions = there
 
     async def _look(self, admin: Admin, known: Known, one: Round) -> None:
-        """What is not as it should be at this moment."""
+        """The faults of this moment."""
         try:
             infos = await admin.describe_topics()
         except ReplicationError as error:

@@ -1,5 +1,6 @@
-"""What is referred to is on the device first: folders before the store knows them, folders of partitions before the
-list says so, and whatever stands in them after that.
+"""A name is on the device before anything refers to it.
+
+Folders come before the store knows them, and partition folders before the list and before their contents.
 """
 
 from __future__ import annotations

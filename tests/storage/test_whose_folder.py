@@ -215,7 +215,7 @@ def test_no_damage_of_the_metadata_makes_a_folder_that_of_another_topic(tmp_path
         else:
             believed.append(name)
             assert path.read_bytes() == sound, name
-    # What is left of these are the files of Kafka and of an earlier version, with the right names.
+    # The rest of these files are those of Kafka and of an earlier version, with the right names.
     lines = [sound.index(b"\ntopic: ") + 1, sound.index(b"crc32c: ")]
     assert believed == [f"cut to {size}" for size in lines]
 

@@ -14,7 +14,7 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class ClockVerdict:
-    """What a look at the clocks of this node and of those that it hears of has shown.
+    """A comparison of this node's clock with the clocks that it hears of.
 
     difference: seconds by which this node's clock, if it is doubted, is ahead of the others' (less than 0: behind).
     is_decided: whether the clocks of a majority agree, so that the others are wrong.
@@ -29,7 +29,7 @@ class ClockVerdict:
 
     @property
     def finding(self) -> tuple[object, ...]:
-        """What differs between two verdicts that are not the same news."""
+        """Equal for two verdicts that are the same news."""
         doubted = (self.is_decided, bool(self.heard)) if self.difference else ()
         return *doubted, *sorted(self.wrong)
 

@@ -390,7 +390,7 @@ def _why_not_needed(record: PartitionRecord, view: ClusterView) -> str:
 
 
 def _what_is_done(elected: PartitionRecord, situation: Situation) -> str:
-    """Who leads from where, and what the other replicas have."""
+    """Names the leader, its log, and the logs of the other replicas."""
 
     def held(node: int) -> str:
         info = situation.logs.get(node)

@@ -106,7 +106,7 @@ def restarted(
     leave as they are: a leader may be adding the former process just now.
 
     last_epoch: the greatest that its log knows. A later one than the record's shows that the store has forgotten
-    elections; whoever leads goes on in an epoch above it (`process`: see `above`).
+    elections; the partition goes on in an epoch above it (`process`: see `above`).
     """
     if record.leader != node and last_epoch <= record.leader_epoch:
         return None

@@ -157,8 +157,8 @@ def test_who_comes_to_life_after_the_round_is_asked_as_well(controller: Controll
     assert asked.partitions == {dark().record.id: (ME, OTHER)}
     again = attrs.evolve(later, revision=7, nodes={ME: me, OTHER: attrs.evolve(other, incarnation=99)})
     assert controller.step(ViewChanged(view=again)) == []
-    (anew,) = told(controller)
-    assert isinstance(anew, AskReplicas)
+    (again,) = told(controller)
+    assert isinstance(again, AskReplicas)
     (put,) = only_commit(told(controller)).puts
     assert isinstance(put.record, PartitionRecord)
     assert put.record.leader == ME, "it was asked, and did not answer"

@@ -253,6 +253,6 @@ def test_a_process_whose_log_has_a_later_epoch_than_the_store_raises_it_above(
 
 
 def test_no_two_processes_skip_to_the_same_epoch() -> None:
-    """What a store has forgotten may come again step by step, by another process."""
+    """Another process may repeat, step by step, the elections that a store has forgotten."""
     texts = [f"{number:032x}" for number in range(100)]
     assert len({transitions.above(7, text) for text in texts}) == len(texts)

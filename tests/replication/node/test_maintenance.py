@@ -316,7 +316,7 @@ async def test_a_clock_that_jumps_deletes_no_young_records(
 async def test_one_clock_that_is_behind_is_named_and_stops_retention_on_its_own_node_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of three. All nodes of this process have the same clock, so what is told of node 3's is changed."""
+    """Of three. All nodes of this process have the same clock, so the report of node 3's is changed."""
     behind_ms = 30 * 86_400_000
     hear, judge = WallClocks.heard, _replicas.Replicas.judge_clocks
 

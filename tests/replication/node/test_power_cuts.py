@@ -136,7 +136,7 @@ async def test_nodes_of_one_machine_start_by_themselves_after_every_power_cut(
 
 
 async def test_what_the_store_forgot_is_kept_on_the_disks(tmp_path: Path) -> None:
-    """The store is as it was before the topic was made, and so are the folders' own numbers: none tells of it."""
+    """The store is as it was before the topic was made, and so are the folders' own numbers: none shows it."""
     values = [b"%d" % number for number in range(100)]
     with cluster(tmp_path) as nodes:
         servers, folders = [node.endpoint for node in nodes], [tmp_path / f"node-{each}" for each in NODES]

@@ -137,7 +137,7 @@ def test_the_change_of_a_partition_says_whether_its_log_is_proved(whole: bool, s
     ("home", "boot"), [("folder of a", "boot"), ("folder of a", "later"), (None, "boot")]
 )
 def test_a_log_of_a_later_epoch_than_the_store_knows_raises_it(home: str | None, boot: str) -> None:
-    """Whoever leads: a follower's log has to find nothing in its leader's that is of an epoch of its own."""
+    """For any leader: its log has no batch of an epoch that only the follower's log has."""
     first = starting("a")
     entered = stored(first.enter({}, [], 1).transaction, rec.node_key(1))
     partition = rec.PartitionRecord(
