@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
@@ -34,12 +35,20 @@ class Checkpoints:
         self._tables = {name: read_checkpoint(folder / name) for name in NAMES}
         self.lists_log_starts = is_checkpoint(folder / LOG_STARTS)
         """Whether an unlisted log start was never written, instead of lost."""
+        self.damaged = [
+            path for name in NAMES if os.path.lexists(path := folder / name) and not is_checkpoint(path)
+        ]
+        """Files that cannot be relied on, as if they were not there."""
         self._written: dict[str, dict[PartitionKey, int]] = {}
         """The last content that this process wrote, by file."""
 
     def get(self, name: str, key: PartitionKey) -> int | None:
-        """The offset of a log in one of the files; None if it is not listed."""
-        return self._tables[name].get(key)
+        """The offset of a log in one of the files; None if it is not listed.
+
+        If the file of compacted logs is damaged, any log may lack offsets.
+        """
+        missing = 0 if name == CLEANED and self._folder / name in self.damaged else None
+        return self._tables[name].get(key, missing)
 
     def table(self, name: str) -> dict[PartitionKey, int]:
         return dict(self._tables[name])

@@ -8,13 +8,14 @@ wherever it was written.
 
 from __future__ import annotations
 
+import os
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from ._files import read_table, replace_file
+from ._files import read_table, replace_file, table
 from .log import EpochEntry
 
 FILE_NAME = "leader-epoch-checkpoint"
@@ -28,6 +29,8 @@ class EpochCache:
 
     def __init__(self, path: Path | None, entries: Iterable[EpochEntry] = ()) -> None:
         self._path = path
+        self.is_damaged = False
+        """Whether there is a file that cannot be relied on: only the batches know the epochs then."""
         self.entries = tuple(entries)
         self._unsaved = False
         """Whether the file lacks some of the entries."""
@@ -37,15 +40,16 @@ class EpochCache:
     def load(cls, folder: Path) -> EpochCache:
         """From a partition's folder; a missing or damaged file gives an empty cache, for the log to fill."""
         path = folder / FILE_NAME
+        rows = read_table(path)
         try:
-            entries = [EpochEntry(int(epoch), int(start)) for epoch, start in read_table(path)]
+            entries = [EpochEntry(int(epoch), int(start)) for epoch, start in rows or ()]
         except ValueError:
-            entries = []
-        rising = all(
-            before.epoch < after.epoch and before.start_offset < after.start_offset
-            for before, after in pairwise(entries)
-        )
-        return cls(path, entries if rising else ())
+            rows = None
+        if rows is None or not all(_rise(before, after) for before, after in pairwise(entries)):
+            cache = cls(path)
+            cache.is_damaged = os.path.lexists(path)
+            return cache
+        return cls(path, entries)
 
     @property
     def latest(self) -> int:
@@ -120,8 +124,7 @@ class EpochCache:
 
 
 def _content(entries: Sequence[EpochEntry]) -> bytes:
-    lines = "".join(f"{entry.epoch} {entry.start_offset}\n" for entry in entries)
-    return f"0\n{len(entries)}\n{lines}".encode()
+    return table([f"{entry.epoch} {entry.start_offset}\n" for entry in entries])
 
 
 def _from(log_start_offset: int, entries: Iterable[EpochEntry]) -> list[EpochEntry]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from ._columns import Buffer
 from ._native import ffi, lib
 from ._opening import NoFileError, kind_of, no_file, open_file, read_file
+from ._sealed import sealed_table, unsealed_table
 from .errors import (
     MisplacedError,
     StorageBrokenError,
@@ -197,13 +198,18 @@ def write_checkpoints(folder: Path, checkpoints: Mapping[str, Mapping[PartitionK
     """
     for name, offsets in checkpoints.items():
         lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in sorted(offsets.items())]
-        replace_file(folder / name, f"0\n{len(lines)}\n{''.join(lines)}".encode(), sync_name=False)
+        replace_file(folder / name, table(lines), sync_name=False)
     fsync_folder(folder)
+
+
+def table(lines: Sequence[str]) -> bytes:
+    """The content of a checkpoint file with these rows."""
+    return sealed_table(f"0\n{len(lines)}\n{''.join(lines)}")
 
 
 def read_checkpoint(path: Path) -> dict[PartitionKey, int]:
     """What `write_checkpoint` wrote. A missing or damaged file gives nothing: all of it can be found again."""
-    rows = read_table(path)
+    rows = read_table(path) or []
     try:
         return {(topic, int(partition)): int(offset) for topic, partition, offset in rows}
     except ValueError:
@@ -212,20 +218,17 @@ def read_checkpoint(path: Path) -> dict[PartitionKey, int]:
 
 def is_checkpoint(path: Path) -> bool:
     """Whether `read_checkpoint` accepts the file, so that missing entries were never written."""
-    rows = _table(path)
+    rows = read_table(path)
     return rows is not None and all(
         len(row) == 3 and row[1].isdecimal() and row[2].isdecimal() for row in rows
     )
 
 
-def read_table(path: Path) -> list[list[str]]:
-    """The rows of a checkpoint file, split at blanks; none if it is missing or damaged."""
-    return _table(path) or []
-
-
-def _table(path: Path) -> list[list[str]] | None:
+def read_table(path: Path) -> list[list[str]] | None:
+    """The rows of a checkpoint file, split at blanks; None if it is missing or damaged."""
     try:
-        version, count, *lines = read_file(path).decode().splitlines()
+        text = unsealed_table(read_file(path))
+        version, count, *lines = (text or "").splitlines()
         rows = [line.split(" ") for line in lines]
         return rows if version == "0" and int(count) == len(rows) else None
     except (FileNotFoundError, ValueError):

@@ -131,11 +131,13 @@ def recover(
     index_interval_bytes: int,
     verify_bytes: int,
     gaps: bool = False,
+    all_epochs: bool = False,
 ) -> Recovered:
     """Scan what may not be on the device, rebuild its indexes and cut a torn tail.
 
     `verify_bytes` of the rest are checked like those of a clean stop. `gaps`: offsets may be missing between
-    batches, as compaction leaves them; but each segment reaches up to the next.
+    batches, as compaction leaves them; but each segment reaches up to the next. `all_epochs`: scan those segments,
+    too, that are on the device.
 
     Raises CorruptLogError, with nothing changed, for damage that a crash cannot explain.
     """
@@ -152,10 +154,10 @@ def recover(
                 str(segment.path), 0, expected, f"the segment before it ends at offset {expected}"
             )
         durable = at + 1 < len(segments) and segments[at + 1].base_offset <= recovery_point
-        if durable and _ends_well(segment):
+        if durable and not all_epochs and _ends_well(segment):
             expected, producers = segment.end.offset, None
             continue
-        if durable:
+        if durable and not all_epochs:
             segment.tell_of_indexes()
         producers = producers or Tail(expected, ProducerScan())
         found = scans[segment] = scan_log(

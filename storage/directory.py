@@ -172,6 +172,8 @@ class LogDirectory:
         self.was_clean, self.previous_broker_epoch = self._take_clean_marker()
         assert self._folder_lock is not None
         self._checkpoints = Checkpoints(self.path, self._logs, self._folder_lock.check)
+        self.damaged = tuple(self._checkpoints.damaged)
+        """Checkpoint files that could not be relied on when the folder was opened."""
         self._knows_log_starts = self._created.is_complete and self._checkpoints.lists_log_starts
 
     def _check_meta(self, cluster_id: str, node_id: int) -> str:

@@ -125,7 +125,9 @@ class DiskLog(MaintainedLog):
 
     def _recover(self, clean: bool, recovery_point: int, verify_bytes: int) -> Recovered:
         """Find the end of the log; the segments are as they should be then."""
-        if clean and trust(self._segments, recovery_point):
+        if self._epochs.is_damaged:
+            self._mended(self._folder / EPOCHS, "its checksum does not match, or it is no checkpoint")
+        elif clean and trust(self._segments, recovery_point):
             checked = verify(self._segments, verify_bytes, gaps=self.cleaned_offset is not None)
             return Recovered(self._segments, RecoveryReport(clean=True, bytes_verified=checked))
         return recover(
@@ -134,6 +136,7 @@ class DiskLog(MaintainedLog):
             index_interval_bytes=self.settings.index_interval_bytes,
             verify_bytes=verify_bytes,
             gaps=self.cleaned_offset is not None,
+            all_epochs=self._epochs.is_damaged,
         )
 
     def _finish_opening(self, found: Recovered, recovery_point: int, log_start_offset: int | None) -> None:

@@ -10,10 +10,11 @@ import attrs
 from ._batch_records import RecordCheck
 from ._checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from ._epochs import FILE_NAME as EPOCHS
-from ._files import read_checkpoint
+from ._files import read_checkpoint, read_table
 from ._opening import read_file
 from ._partition_folder import PARTITION_METADATA
 from ._producers import SNAPSHOT_SUFFIX, ProducerTable
+from ._sealed import unsealed_table
 from ._segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from ._segment import segment_files as segment_files
 from ._verify_index import OffsetIndexCheck, TimeIndexCheck
@@ -272,8 +273,7 @@ def _key(folder: Path) -> tuple[str, int]:
 
 
 def _numbers(path: Path) -> Iterable[tuple[int, int]]:
-    for line in read_file(path).decode().splitlines()[2:]:
-        epoch, start = line.split(" ")
+    for epoch, start in read_table(path) or ():
         yield int(epoch), int(start)
 
 
@@ -285,7 +285,10 @@ def _table_defects(path: Path, columns: tuple[str, ...]) -> list[Defect]:
     def defect(line: int, reason: str) -> Defect:
         return Defect(str(path), line, -1, reason)
 
-    lines = read_file(path).decode(errors="replace").splitlines()
+    text = unsealed_table(read_file(path))
+    if text is None:
+        return [defect(1, "its checksum does not match, or its last line is cut short")]
+    lines = text.splitlines()
     if not lines or lines[0] != "0":
         return [defect(1, "it does not begin with version 0")]
     if len(lines) < 2 or lines[1] != str(len(lines) - 2):

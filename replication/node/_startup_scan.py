@@ -82,15 +82,15 @@ class Found:
         try:
             for folder in settings.folders:
                 try:
-                    found.directories.append(
-                        LogDirectory(
-                            folder,
-                            cluster_id=cluster_id,
-                            node_id=settings.node_id,
-                            settings=log_settings,
-                            on_mended=_index_rebuilt,
-                        )
+                    directory = LogDirectory(
+                        folder,
+                        cluster_id=cluster_id,
+                        node_id=settings.node_id,
+                        settings=log_settings,
+                        on_mended=_index_rebuilt,
                     )
+                    found.directories.append(directory)
+                    _tell_damaged(directory)
                 except (*NOT_OF_THE_LOG, MisplacedError) as error:
                     found._give_up(folder, error)
             found._check_any_left()
@@ -294,6 +294,18 @@ def keep_tail(directory: LogDirectory, partition: PartitionId, offset: int | Non
         )
     )
     return stray
+
+
+def _tell_damaged(directory: LogDirectory) -> None:
+    for path in directory.damaged:
+        log.error(
+            event(
+                "checkpoint_damaged",
+                path=path,
+                why="its checksum does not match, or it is no checkpoint",
+                remedy="none is needed: the logs are read without it, and it is written again; check the device",
+            )
+        )
 
 
 def _index_rebuilt(key: tuple[str, int], path: Path, why: str) -> None:

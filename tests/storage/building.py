@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from insync.storage import Chunk, DiskLog, Log, LogSettings
+from insync.storage._sealed import unsealed_table
 from insync.storage.batch import build_batch, crc32c, records, scan
 
 SMALL = LogSettings(segment_bytes=1024, segment_index_bytes=64, index_interval_bytes=100)
@@ -79,3 +80,11 @@ def marker(*, commit: bool, producer_id: int, timestamp_ms: int = 1000) -> bytes
     data[22] |= 0x20
     data[17:21] = crc32c(memoryview(data)[21:]).to_bytes(4)
     return bytes(data)
+
+
+def table_text(path: Path) -> str:
+    """The rows of a checkpoint file, whose checksum must be right."""
+    content = path.read_bytes()
+    text = unsealed_table(content)
+    assert text is not None and (text.count("\n") <= 2 or text.encode() != content), content
+    return text

@@ -21,7 +21,7 @@ from insync.storage import (
 )
 from insync.storage.batch import Compression, scan
 
-from .building import all_bytes, open_disk
+from .building import all_bytes, open_disk, table_text
 from .compacting import (
     CODECS,
     SETTINGS,
@@ -55,7 +55,7 @@ def test_opened_again_it_is_the_same(tmp_path: Path) -> None:
     compact(log)
     found = held(log), log.epochs, log.segment_base_offsets, log.producer_states()
     directory.write_checkpoints({})
-    assert (tmp_path / "cleaner-offset-checkpoint").read_text() == f"0\n1\nt 0 {log.cleaned_offset}\n"
+    assert table_text(tmp_path / "cleaner-offset-checkpoint") == f"0\n1\nt 0 {log.cleaned_offset}\n"
     for clean in (True, False, True):
         directory.close(clean)
         directory = LogDirectory(tmp_path, cluster_id="c", node_id=1, settings=SETTINGS)

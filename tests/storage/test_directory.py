@@ -30,7 +30,7 @@ from insync.storage import (
 )
 from insync.storage import directory as directory_module
 
-from .building import fill, offsets
+from .building import fill, offsets, table_text
 
 
 def opened(path: Path, cluster_id: str = "c", node_id: int = 1) -> LogDirectory:
@@ -223,7 +223,7 @@ def test_what_a_checkpoint_says_after_a_failed_fsync_is_not_taken_for_known(
     before = inodes(folder)
     directory.write_checkpoints({("t", 0): 1})
     assert rewritten(folder, before) == {"replication-offset-checkpoint"}
-    assert (folder / "replication-offset-checkpoint").read_text() == "0\n1\nt 0 1\n"
+    assert table_text(folder / "replication-offset-checkpoint") == "0\n1\nt 0 1\n"
     directory.close()
 
 
@@ -234,8 +234,8 @@ def test_a_clean_stop_writes_checkpoints_that_somebody_has_removed(tmp_path: Pat
     for name in CHECKPOINTS:
         (tmp_path / name).unlink()
     directory.close()
-    assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n1\nt 0 3\n"
-    assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\nt 0 0\n"
+    assert table_text(tmp_path / "replication-offset-checkpoint") == "0\n1\nt 0 3\n"
+    assert table_text(tmp_path / "log-start-offset-checkpoint") == "0\n1\nt 0 0\n"
 
 
 def test_checkpoints_are_kafkas_text(tmp_path: Path) -> None:
@@ -245,9 +245,9 @@ def test_checkpoints_are_kafkas_text(tmp_path: Path) -> None:
     directory.open_log("b", 1, create=False).flush()
     directory.open_log("a", 2, create=False).advance_log_start_offset(2)
     directory.write_checkpoints({("a", 2): 3, ("b", 1): 1})
-    assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n2\na 2 3\nb 1 1\n"
-    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n3\na 2 0\na 10 0\nb 1 3\n"
-    assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n3\na 2 2\na 10 0\nb 1 0\n"
+    assert table_text(tmp_path / "replication-offset-checkpoint") == "0\n2\na 2 3\nb 1 1\n"
+    assert table_text(tmp_path / "recovery-point-offset-checkpoint") == "0\n3\na 2 0\na 10 0\nb 1 3\n"
+    assert table_text(tmp_path / "log-start-offset-checkpoint") == "0\n3\na 2 2\na 10 0\nb 1 0\n"
     directory.close(high_watermarks={("a", 10): 3})
     directory = opened(tmp_path)
     assert directory.high_watermarks() == {("a", 2): 3, ("a", 10): 3, ("b", 1): 1}
@@ -339,7 +339,7 @@ def test_truncation_lowers_the_stored_recovery_point_first(tmp_path: Path) -> No
     log.flush()
     directory.write_checkpoints({})
     log.truncate(40)
-    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 39\n"
+    assert table_text(tmp_path / "recovery-point-offset-checkpoint") == "0\n1\nt 0 39\n"
     directory.close(clean=False)
     directory = opened(tmp_path)
     assert directory.open_log("t", 0, create=False).log_end_offset == 39

@@ -13,7 +13,7 @@ import pytest
 from insync.storage import DiskLog, LogDirectory, LogSettings, StorageBrokenError
 from insync.storage import _files as files
 
-from .building import SMALL, append, batch, fill, offsets, open_disk
+from .building import SMALL, append, batch, fill, offsets, open_disk, table_text
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def test_a_directory_flushes_what_is_due_and_writes_it_down(tmp_path: Path, monk
     assert told
     assert directory.flush_due(time.monotonic()) == {}
     point = rolled.segment_base_offsets[-1]
-    text = (tmp_path / "recovery-point-offset-checkpoint").read_text()
+    text = table_text(tmp_path / "recovery-point-offset-checkpoint")
     assert text == f"0\n3\nt 0 {point}\nt 1 0\nt 2 0\n"
     fill(broken, [2] * 30)
     real = os.fsync

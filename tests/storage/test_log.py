@@ -22,7 +22,7 @@ from insync.storage import (
 )
 from insync.storage.batch import records, scan
 
-from .building import SMALL, all_bytes, append, batch, chunk, fill, offsets, open_disk
+from .building import SMALL, all_bytes, append, batch, chunk, fill, offsets, open_disk, table_text
 from .memory_log import MemoryLog
 
 
@@ -381,13 +381,13 @@ def test_epochs_survive_on_disk(tmp_path: Path) -> None:
     log = open_disk(tmp_path / "t-0")
     fill(log, [2], leader_epoch=3)
     log.flush()
-    assert (tmp_path / "t-0" / "leader-epoch-checkpoint").read_text() == "0\n1\n3 0\n"
+    assert table_text(tmp_path / "t-0" / "leader-epoch-checkpoint") == "0\n1\n3 0\n"
     log.assign_epoch(5, 2)
     fill(log, [1], leader_epoch=5)
     log.flush()
-    assert (tmp_path / "t-0" / "leader-epoch-checkpoint").read_text() == "0\n2\n3 0\n5 2\n"
+    assert table_text(tmp_path / "t-0" / "leader-epoch-checkpoint") == "0\n2\n3 0\n5 2\n"
     log.truncate(2)
-    assert (tmp_path / "t-0" / "leader-epoch-checkpoint").read_text() == "0\n1\n3 0\n"
+    assert table_text(tmp_path / "t-0" / "leader-epoch-checkpoint") == "0\n1\n3 0\n"
     log.close()
 
 

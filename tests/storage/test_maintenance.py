@@ -22,7 +22,7 @@ from insync.storage import (
 from insync.storage import _files as files
 from insync.storage.batch import build_batch, scan
 
-from .building import all_bytes, append, batch, fill, offsets, open_disk
+from .building import all_bytes, append, batch, fill, offsets, open_disk, table_text
 from .memory_log import MemoryLog
 
 SETTINGS = LogSettings(segment_bytes=1024, file_delete_delay_ms=1000)
@@ -178,7 +178,7 @@ def test_the_log_start_survives_a_kill(tmp_path: Path) -> None:
     log = directory.open_log("t", 0, create=True)
     fill(log, [2, 5, 3], leader_epoch=1)
     log.advance_log_start_offset(4)
-    assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\nt 0 4\n"
+    assert table_text(tmp_path / "log-start-offset-checkpoint") == "0\n1\nt 0 4\n"
     directory.close(clean=False)
     directory = LogDirectory(tmp_path, cluster_id="c", node_id=1, settings=SETTINGS)
     log = directory.open_log("t", 0, create=False)

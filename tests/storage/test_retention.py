@@ -18,7 +18,7 @@ from insync.storage import (
 from insync.storage import _files as files
 from insync.storage.batch import build_batch
 
-from .building import append, offsets, open_disk
+from .building import append, offsets, open_disk, table_text
 
 SETTINGS = LogSettings(segment_bytes=1024, file_delete_delay_ms=1000)
 
@@ -136,7 +136,7 @@ def test_the_log_start_is_written_down_before_any_file_goes(tmp_path: Path, monk
     real = Path.rename
 
     def rename(path: Path, target: Path) -> Path:
-        seen.append(checkpoint.read_text())
+        seen.append(table_text(checkpoint))
         return real(path, target)
 
     with monkeypatch.context() as patch:

@@ -9,11 +9,11 @@ import pytest
 from insync.storage import EpochEntry
 from insync.storage import _epochs as epochs
 
-from .building import fill, open_disk
+from .building import fill, open_disk, table_text
 
 
 def entries(path: Path) -> str:
-    return (path / "leader-epoch-checkpoint").read_text()
+    return table_text(path / "leader-epoch-checkpoint")
 
 
 def test_neither_an_append_nor_an_epoch_that_begins_writes_a_file(

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from insync.storage import Defect, DiskLog, LogDirectory, LogNotFoundError, LogSettings, verify
+from insync.storage._sealed import sealed_table
 from insync.storage.batch import build_batch, crc32c, scan
 from insync.storage.verification import partition_folders
 
-from .building import append, batch, open_disk
+from .building import append, batch, open_disk, table_text
 
 SETTINGS = LogSettings(segment_bytes=4096, segment_index_bytes=400, index_interval_bytes=200)
 BATCHES = 60
@@ -212,8 +213,7 @@ def test_snapshots_and_epochs(folder: Path) -> None:
     assert only(folder).path == str(snapshot)
     change(snapshot, 12)
     epochs = folder / "leader-epoch-checkpoint"
-    told = epochs.read_text()
-    assert told == "0\n2\n1 0\n2 120\n"
+    assert table_text(epochs) == "0\n2\n1 0\n2 120\n"
     for wrong, place, said in [
         ("0\n2\n1 0\n2 123\n", -1, "starts at 123 there, at 120 in the log"),
         ("0\n1\n1 0\n", -1, "leader epoch 2 is missing"),
@@ -245,6 +245,8 @@ def test_damaged_checkpoints_of_the_data_folder(folder: Path) -> None:
     table.write_text("0\n1\nt 0\n")
     defect = only(folder.parent)
     assert (defect.path, defect.position) == (str(table), 3)
+    table.write_bytes(sealed_table("0\n1\nt 0 5\n").replace(b"5", b"6"))
+    assert "checksum does not match" in only(folder.parent).reason
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
