@@ -1,7 +1,7 @@
 """Small text files that decide something: each ends with a CRC-32C of what stands before.
 
-In our own files that is the last line. Kafka's readers of checkpoints refuse a line of another form, but pass over
-white space at the end of one: there the last row ends with 32 blanks (0) and tabs (1).
+In our own files that is the last line, in properties a comment. Kafka's readers of checkpoints refuse a line of
+another form, but pass over white space at the end of one: there the last row ends with 32 blanks (0) and tabs (1).
 
 A file of an earlier release, or of Kafka, has no checksum. One changed byte does not make such a file of one that
 has: what is left of the checksum is nothing that a reader of these files knows.
@@ -13,17 +13,17 @@ import re
 
 from ._batch_scan import crc32c
 
-_SEAL = re.compile(rb"crc32c: ([0-9a-f]{8})\n\Z")
+_SEAL = re.compile(rb"#?crc32c: ([0-9a-f]{8})\n\Z")
 _BITS = 32
 _TABLE_SEAL = re.compile(rb"([ \t]{%d})\n\Z" % _BITS)
 _LOOSE = re.compile(rb"\t|  | \n|[^\n]\Z")
 """White space that no row has, or a last row that is cut short."""
 
 
-def sealed(text: str) -> bytes:
-    """The content of a file that says `text`, whole lines."""
+def sealed(text: str, comment: str = "") -> bytes:
+    """The content of a file that says `text`, whole lines; `comment` begins a line that its readers pass over."""
     body = text.encode()
-    return body + b"crc32c: %08x\n" % crc32c(body)
+    return body + f"{comment}crc32c: {crc32c(body):08x}\n".encode()
 
 
 def unsealed(content: bytes) -> str | None:

@@ -41,6 +41,7 @@ from ._files import (
 from ._opening import open_file, read_file
 from ._partition_folder import make_folder, read_topic_id, write_metadata
 from ._producers import SNAPSHOT_SUFFIX
+from ._sealed import sealed
 from ._segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from ._stray import DELETED_SUFFIX, STRAY_SUFFIX
 from ._transactions import TRANSACTION_INDEX_SUFFIX
@@ -425,7 +426,7 @@ def copy(source: ForeignFolder, target: Path, *, on_bytes: Callable[[int], None]
     directory_id = identity.directory_id or urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
     text = f"version=1\ncluster.id={identity.cluster_id}\nnode.id={identity.node_id}\ndirectory.id={directory_id}\n"
     replace_file(target / PROOF_OF_COPY, f"{source.path}\n".encode())
-    replace_file(target / META, text.encode())
+    replace_file(target / META, sealed(text, comment="#"))
     _open_all(source, target)
 
 

@@ -36,7 +36,8 @@ from ._partition_folder import (
     sync_metadata,
     write_metadata,
 )
-from ._proof import FolderProof, read_proof, write_proof
+from ._proof import PROOF, FolderProof, read_proof, write_proof
+from ._sealed import sealed, unsealed
 from ._stray import DELETED_SUFFIX, Stray, find_strays, read_stray, remove_note, stray_name, write_note
 from .disk_log import DiskLog
 from .errors import (
@@ -86,9 +87,10 @@ def read_identity(folder: Path) -> tuple[str, int, str]:
     """
     path = folder / META
     try:
-        pairs = [
-            line.partition("=") for line in read_file(path).decode().splitlines() if not line.startswith("#")
-        ]
+        text = unsealed(read_file(path))
+        if text is None or not text.endswith("\n"):  # cut short, the last id may look like a whole one
+            raise ValueError(path)
+        pairs = [line.partition("=") for line in text.splitlines() if not line.startswith("#")]
         meta = {key.strip(): value.strip() for key, _, value in pairs}
         return meta["cluster.id"], int(meta["node.id"]), meta["directory.id"]
     except (FileNotFoundError, NotADirectoryError):
@@ -99,7 +101,8 @@ def read_identity(folder: Path) -> tuple[str, int, str]:
         raise storage_error(error, f"cannot use {folder}") from None
     except (KeyError, ValueError):
         raise LogDirectoryError(
-            f"{path} does not name cluster.id, node.id and directory.id: restore it or use another data folder"
+            f"{path} does not name cluster.id, node.id and directory.id, or its checksum does not match: restore "
+            "it, or use another data folder, to which the replicas are copied"
         ) from None
 
 
@@ -172,8 +175,12 @@ class LogDirectory:
         self.was_clean, self.previous_broker_epoch = self._take_clean_marker()
         assert self._folder_lock is not None
         self._checkpoints = Checkpoints(self.path, self._logs, self._folder_lock.check)
-        self.damaged = tuple(self._checkpoints.damaged)
-        """Checkpoint files that could not be relied on when the folder was opened."""
+        self.damaged = dict.fromkeys(self._checkpoints.damaged, "the logs are read without it")
+        """Small files that could not be relied on when the folder was opened, and what follows."""
+        if self.proof is None and os.path.lexists(self.path / PROOF):
+            self.damaged[self.path / PROOF] = (
+                "the directory counts as one that was restored to an older state"
+            )
         self._knows_log_starts = self._created.is_complete and self._checkpoints.lists_log_starts
 
     def _check_meta(self, cluster_id: str, node_id: int) -> str:
@@ -195,7 +202,7 @@ class LogDirectory:
             write_checkpoint(self.path / LOG_STARTS, {})
         directory_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         text = f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\ndirectory.id={directory_id}\n"
-        replace_file(self.path / META, text.encode())
+        replace_file(self.path / META, sealed(text, comment="#"))
         return directory_id
 
     def _take_clean_marker(self) -> tuple[bool, int]:

@@ -297,13 +297,13 @@ def keep_tail(directory: LogDirectory, partition: PartitionId, offset: int | Non
 
 
 def _tell_damaged(directory: LogDirectory) -> None:
-    for path in directory.damaged:
+    for path, consequence in directory.damaged.items():
         log.error(
             event(
-                "checkpoint_damaged",
+                "small_file_damaged",
                 path=path,
-                why="its checksum does not match, or it is no checkpoint",
-                remedy="none is needed: the logs are read without it, and it is written again; check the device",
+                why=f"its checksum does not match, or its form is another: {consequence}",
+                remedy="none is needed: the node writes it again; check the device",
             )
         )
 

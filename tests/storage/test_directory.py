@@ -52,7 +52,8 @@ def test_is_made_with_an_identity(tmp_path: Path) -> None:
     assert other.directory_id != identity
     other.close()
     meta = (tmp_path / "a" / "b" / "meta.properties").read_text().splitlines()
-    assert meta == ["version=1", "cluster.id=c", "node.id=1", f"directory.id={identity}"]
+    assert meta[:-1] == ["version=1", "cluster.id=c", "node.id=1", f"directory.id={identity}"]
+    assert meta[-1].startswith("#crc32c: ")
 
 
 def test_is_locked_against_everyone_else(tmp_path: Path) -> None:

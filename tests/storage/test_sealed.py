@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from insync.storage import LogDirectory, verify
+from insync.storage import FolderProof, LogDirectory, LogDirectoryError, read_identity, verify
 from insync.storage._checkpoints import NAMES
 from insync.storage._files import read_table, table
 from insync.storage._sealed import sealed, unsealed, unsealed_table
@@ -65,7 +65,7 @@ def test_a_damaged_checkpoint_is_named_and_costs_no_record(tmp_path: Path, name:
     path = tmp_path / name
     path.write_bytes(table(["t 0 5\n"]).replace(b"5", b"7"))
     directory = opened(tmp_path)
-    assert directory.damaged == (path,)
+    assert directory.damaged == {path: "the logs are read without it"}
     log = directory.open_log(*KEY, create=False, topic_id="i")
     assert (log.log_start_offset, log.log_end_offset) == (0, 7)
     directory.write_checkpoints({KEY: 7})
@@ -99,3 +99,32 @@ def test_damaged_epochs_are_found_again_in_the_batches(tmp_path: Path, clean: bo
     directory.close()
     assert path.read_bytes() == right
     assert not verify(tmp_path).defects
+
+
+def test_a_damaged_identity_is_refused(tmp_path: Path) -> None:
+    """It would be that of another cluster, node or directory."""
+    opened(tmp_path).close()
+    path = tmp_path / "meta.properties"
+    right = path.read_bytes()
+    for name, damaged in damaged_forms(right).items():
+        path.write_bytes(damaged)
+        try:
+            found = read_identity(tmp_path)
+        except LogDirectoryError as error:
+            assert str(path) in str(error)
+        else:
+            path.write_bytes(right)
+            assert found == read_identity(tmp_path), name
+
+
+def test_a_damaged_proof_is_named(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    assert directory.damaged == {}
+    directory.write_proof(FolderProof(incarnation=3, stored=4, pulse=5, revision=6))
+    directory.close()
+    path = tmp_path / "insync.proof"
+    path.write_bytes(path.read_bytes().replace(b"5", b"4"))
+    directory = opened(tmp_path)
+    assert directory.proof is None
+    assert directory.damaged == {path: "the directory counts as one that was restored to an older state"}
+    directory.close()
