@@ -15,6 +15,7 @@ import trio
 from insync.replication import Consumer, ReplicationError
 from insync.replication.client.errors import CorruptMessageError
 from insync.storage._proof import PROOF
+from insync.storage._sealed import sealed, unsealed
 
 from .load import TOPICS, until, until_async
 from .members import STALL_MS, Member
@@ -141,13 +142,14 @@ def _forget_proof(member: Member) -> None:
     """Another directory id: who restarts with it cannot show that nothing was lost since it was last registered."""
     for folder in member.log_dirs:
         path = folder / "meta.properties"
-        text = path.read_text()
+        text = unsealed(path.read_bytes())
+        assert text is not None
         other = re.sub(
             r"(?m)^directory\.id=(.).*$",
             lambda found: found[0][:-1] + ("A" if found[0][-1] != "A" else "B"),
             text,
         )
-        path.write_text(other)
+        path.write_bytes(sealed(other, comment="#"))
         # Its count would show that it is the folder that the store knows, under another name.
         (folder / PROOF).unlink(missing_ok=True)
 

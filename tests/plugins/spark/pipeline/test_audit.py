@@ -10,6 +10,7 @@ import pytest
 
 from insync.plugins.spark import SparkMissingError
 from insync.storage import LogDirectory
+from insync.storage._sealed import sealed, unsealed
 from tests.requires import missing
 
 from . import data_folders as data
@@ -234,7 +235,9 @@ def test_folders_that_cannot_be_audited(spark: SparkSession, folders: list[Path]
     with pytest.raises(DataFolderError, match="no partition of payments"):
         check(spark, folders, topics=["payments"])
     meta = folders[1] / "meta.properties"
-    meta.write_text(meta.read_text().replace(data.CLUSTER, "another"))
+    text = unsealed(meta.read_bytes())
+    assert text is not None
+    meta.write_bytes(sealed(text.replace(data.CLUSTER, "another"), comment="#"))
     with pytest.raises(DataFolderError, match="belongs to cluster"):
         check(spark, folders)
 
