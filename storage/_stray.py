@@ -7,6 +7,7 @@ checkpoints of the data folder said of the log. A folder without a readable `str
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import uuid
@@ -73,12 +74,11 @@ def remove_note(folder: Path) -> None:
 
 def find_strays(data_folder: Path) -> list[Stray]:
     """The stray logs in a data folder, in order of their names. Raises OSError."""
-    found = []
-    for path in sorted(data_folder.iterdir()):
-        named = _NAME.fullmatch(path.name)
-        if named and path.is_dir():
-            found.append(read_stray(path, (named[1], int(named[2]))))
-    return found
+    # A data folder has thousands of other names, and is looked at again and again.
+    with os.scandir(data_folder) as entries:
+        names = sorted(each.name for each in entries if each.name.endswith(STRAY_SUFFIX) and each.is_dir())
+    named = [(data_folder / name, found) for name in names if (found := _NAME.fullmatch(name))]
+    return [read_stray(path, (found[1], int(found[2]))) for path, found in named]
 
 
 def remove_stray(stray: Stray) -> None:
