@@ -283,15 +283,16 @@ class Replicas:
         common: tuple[Callable[[Sequence[Any]], None], object] | None = None,
     ) -> None:
         """Have the log taken from its place, after which the node may be given the partition again."""
-
-        def done(result: object) -> None:
-            self.directories.forget(partition)
-            then(result)
-            self.step(LogDeleted(partition))
-            self.settle()
-
         lane = Lane(failed=lambda error: self.directories.failed(partition, error))
-        home.writer.submit(CallWork(lane, work, done, waits=True, common=common))
+        home.writer.submit(
+            CallWork(lane, work, partial(self._freed, partition, then), waits=True, common=common)
+        )
+
+    def _freed(self, partition: PartitionId, then: Callable[[Any], None], result: object) -> None:
+        self.directories.forget(partition)
+        then(result)
+        self.step(LogDeleted(partition))
+        self.settle()
 
     def _remove_deleted(self, home: Home) -> None:
         self._nursery.start_soon(remove_deleted_logs, home)

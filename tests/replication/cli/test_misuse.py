@@ -76,6 +76,9 @@ LOCAL = {
     "simulate": "",
     "store evidence": "x",
     "store repair": "x --store sqlite://x",
+    "stray delete": "x",
+    "stray list": "x",
+    "stray restore": "x",
     "up": "",
 }
 

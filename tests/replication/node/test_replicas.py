@@ -28,6 +28,7 @@ from insync.storage import (
     ProducerSnapshot,
     StorageBrokenError,
     StorageError,
+    find_strays,
 )
 from insync.transport import turn
 from tests.storage.building import append, batch
@@ -59,7 +60,9 @@ async def hosting(tmp_path: Path, *, directories: int = 1) -> AsyncIterator[Repl
             nursery.cancel_scope.cancel()
 
 
-def view(revision: int, *, is_there: bool = True) -> ClusterView:
+def view(revision: int, *, is_there: bool = True, is_deleted: bool = True) -> ClusterView:
+    """is_deleted: whether the store says why the topic is not there."""
+    deleted = rec.DeletedTopicRecord(name="t", topic_id="x" * 32, number=1)
     topic = rec.TopicRecord(
         name="t", topic_id="x" * 32, partitions=1, replication_factor=2, config=rec.TopicConfig()
     )
@@ -70,6 +73,7 @@ def view(revision: int, *, is_there: bool = True) -> ClusterView:
         revision=revision,
         topics={"t": topic} if is_there else {},
         partitions={HERE: rec.Versioned(record, 1)} if is_there else {},
+        deleted={} if is_there or not is_deleted else {"x" * 32: (deleted, 1)},
     )
 
 
@@ -134,7 +138,7 @@ async def test_a_replica_that_has_gone_is_deleted_and_may_come_again(
             node.log_failed(HERE, StorageBrokenError("the device is broken"))
         node.apply(view(2, is_there=False))
         assert HERE not in node.hosts and host.lane.broken and host.lane.closed
-        assert "t-0: no longer assigned to this node" in caplog.text
+        assert "t-0: its topic was deleted" in caplog.text
         with trio.fail_after(30):
             while node.directories.home_of(HERE) is not None:
                 await trio.lowlevel.checkpoint()
@@ -166,6 +170,27 @@ async def test_a_log_that_cannot_be_deleted_is_offline(
         assert node.failure is None
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_replica_whose_topic_is_forgotten_is_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    def fail(*_: object) -> None:
+        raise StorageError("it does not go away")
+
+    if fails:
+        monkeypatch.setattr(LogDirectory, "set_aside", fail)
+    async with hosting(tmp_path) as node:
+        home = node.hosts[HERE].home
+        assert home is not None
+        node.apply(view(2, is_there=False, is_deleted=False))
+        with trio.fail_after(30):
+            while HERE not in node.offline.partitions if fails else not home.strays:
+                await trio.lowlevel.checkpoint()
+        assert bool(find_strays(home.path)) != fails
+        assert (node.directories.home_of(HERE) is None) != fails
+        assert node.failure is None
+
+
 async def test_what_is_to_be_settled_waits_for_the_end_of_the_turn(tmp_path: Path) -> None:
     async with hosting(tmp_path) as node:
         context = node.broker.context
@@ -186,7 +211,7 @@ async def test_news_of_a_log_is_settled_at_once(tmp_path: Path) -> None:
         for news in (
             lambda: node.log_start_raised(HERE),
             lambda: node.went_offline([HERE], "no more"),
-            lambda: node._deleted(ABSENT, home),
+            lambda: node._freed(ABSENT, home.add_stray, None),
         ):
             context.is_unsettled = True
             news()
