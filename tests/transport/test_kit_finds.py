@@ -330,7 +330,7 @@ def opened():
 async def test_a_descriptor_that_stays_open_is_found(opened, monkeypatch):
     monkeypatch.setattr(_kit, "_CLOSING_SECONDS", 0.05)
     error = await outcome(Opens, "B_order_is_kept")
-    assert isinstance(error, AssertionError) and f"left open: {{'{opened[0]}: {os.devnull}'" in str(error)
+    assert isinstance(error, AssertionError) and f"left open: {{'{opened[-1]}: {os.devnull}'" in str(error)
 
 
 async def test_one_that_a_thread_closes_a_moment_later_is_not(opened, monkeypatch):

@@ -25,6 +25,7 @@ from insync.replication.core.control import records as rec
 from insync.replication.metadata import Entry, SqliteStore
 from insync.replication.wire import decode_record
 from insync.storage import LogDirectory, verify
+from insync.storage._sealed import unsealed_table
 from insync.storage.adoption import identify
 
 from . import kafka_folder as kafka
@@ -205,7 +206,9 @@ def lost_end(folder: Path) -> None:
 
 def not_flushed(folder: Path) -> None:
     path = folder / "recovery-point-offset-checkpoint"
-    path.write_text(path.read_text().replace("plain 0 40", "plain 0 30"))
+    text = unsealed_table(path.read_bytes())
+    assert text is not None
+    path.write_text(text.replace("plain 0 40", "plain 0 30"))
 
 
 def of_zookeeper(folder: Path) -> None:
