@@ -12,6 +12,7 @@ from insync.plugins.spark import SparkMissingError
 from insync.storage import LogDirectory
 from insync.storage._sealed import sealed, unsealed
 from tests.requires import missing
+from tests.storage.building import table_text
 
 from . import data_folders as data
 
@@ -137,7 +138,7 @@ def test_nodes_that_were_killed_before_they_wrote_their_epochs(spark: SparkSessi
         directory.write_checkpoints({(data.TOPIC, 0): 1000, (data.TOPIC, 1): 30})
         data.append(first, content[100:])
         killed.append(directory)
-    listed = (folders[0] / f"{data.TOPIC}-0" / "leader-epoch-checkpoint").read_text()
+    listed = table_text(folders[0] / f"{data.TOPIC}-0" / "leader-epoch-checkpoint")
     assert listed == "0\n2\n0 0\n2 670\n", "5 is not there yet"
     assert not (folders[0] / f"{data.TOPIC}-1" / "leader-epoch-checkpoint").exists()
     report = check(spark, folders)
