@@ -9,7 +9,7 @@ import attrs
 
 from ...replication.asyncio import Admin
 from ...replication.client import ClientError, HangingTransaction, TransactionalIdNotFoundError
-from ...replication.core.coordination.transaction_messages import TransactionDescription, TransactionListing
+from ...replication.core.messages.transactions import TransactionDescription, TransactionListing
 from ...transport import TransportError
 
 MOST_DESCRIBED = 100

@@ -13,8 +13,8 @@ from ..client._settings import make_settings
 from ..client._transaction_admin import HANGS_AFTER_MS, HangingTransaction
 from ..client.admin import TopicInfo
 from ..client.blocking import client_portal
-from ..core.coordination.transaction_messages import TransactionDescription, TransactionListing
 from ..core.messages import ActiveProducer, NodeInfo, QuotaInfo
+from ..core.messages.transactions import TransactionDescription, TransactionListing
 from ..core.types import PartitionId, Value
 from ._user_admin import UserAdmin
 

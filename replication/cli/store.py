@@ -17,7 +17,7 @@ from .clusters import Flag, Json, print_json
 from .errors import EXIT_FAILURE, CommandError, UsageError
 
 if TYPE_CHECKING:
-    from ..core.broker.repair import FoundFolder
+    from ..core.recovery.repair import FoundFolder
 
 app = App(
     name="store",
@@ -191,7 +191,7 @@ def _settings_now(topic: str) -> str:
 
 def _found_in(path: Path) -> list[FoundFolder]:
     from .. import wire
-    from ..core.broker.repair import FoundFolder
+    from ..core.recovery.repair import FoundFolder
     from ..node._repair import look_into
 
     if path.is_dir():

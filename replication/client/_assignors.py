@@ -7,8 +7,8 @@ from importlib.metadata import entry_points
 from itertools import islice
 
 from .._bounded import Bounded
-from ..core.coordination.assignment import Assignment, Assignor, Counts, Members
-from ..core.coordination.assignors import CLIENT_ASSIGNORS, ENTRY_POINT_GROUP
+from ..core.groups.assignors.assignment import Assignment, Assignor, Counts, Members
+from ..core.groups.assignors.names import CLIENT_ASSIGNORS, ENTRY_POINT_GROUP
 from .errors import InvalidSettingError
 
 _SETTING = "partition_assignment_strategy"

@@ -10,9 +10,9 @@ import trio
 
 from ...transport import TransportError
 from ..core import messages as m
-from ..core.coordination import group_messages as gm
-from ..core.coordination import transaction_messages as tm
 from ..core.errors import ErrorCode
+from ..core.messages import groups as gm
+from ..core.messages import transactions as tm
 from ._cluster import Cluster
 from .errors import AuthorizationError, ClientError, InvalidRequestError, RequestTimeoutError, error_for
 

@@ -15,10 +15,10 @@ import attrs
 import trio
 
 from ..core import messages as m
-from ..core.coordination import group_messages as gm
-from ..core.coordination.classic_membership import ClassicMembership, ClassicSettings
-from ..core.coordination.membership import Membership, MembershipSettings
+from ..core.client.classic_membership import ClassicMembership, ClassicSettings
+from ..core.client.membership import Membership, MembershipSettings
 from ..core.errors import ErrorCode
+from ..core.messages import groups as gm
 from ..core.types import PartitionId
 from . import _arguments as given
 from ._assignors import find_assignors

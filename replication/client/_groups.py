@@ -12,11 +12,11 @@ import trio
 
 from ...transport import TransportError
 from ..core import messages as m
-from ..core.coordination import group_messages as gm
-from ..core.coordination.embedded import as_partitions, decode_assignment, decode_subscription
-from ..core.coordination.group_messages import GroupListing
-from ..core.coordination.kafka_schema import RecordFormatError
 from ..core.errors import ErrorCode
+from ..core.groups.embedded import as_partitions, decode_assignment, decode_subscription
+from ..core.kafka.schema import RecordFormatError
+from ..core.messages import groups as gm
+from ..core.messages.groups import GroupListing
 from ..core.types import PartitionId
 from . import _arguments as given
 from ._coordinators import Coordinators

@@ -1,6 +1,6 @@
 """Hosts a membership in a group for a consumer: clocks, requests, and what may be fetched and handed out.
 
-The machine (`core.coordination.membership`) decides; this carries it out. Callbacks are the caller's: they are left
+The machine (`core.client.membership`) decides; this carries it out. Callbacks are the caller's: they are left
 here as a `Due`, and whoever polls runs them where it is.
 """
 
@@ -19,11 +19,11 @@ import trio
 
 from ...transport import TransportError
 from ..core import messages as m
-from ..core.coordination import group_messages as gm
-from ..core.coordination import membership_events as me
-from ..core.coordination.membership import Membership
-from ..core.coordination.records import TopicPartition
+from ..core.client import membership_events as me
+from ..core.client.membership import Membership
 from ..core.errors import ErrorCode
+from ..core.groups.records import TopicPartition
+from ..core.messages import groups as gm
 from ..core.types import PartitionId
 from ..errors import again
 from ._cluster import Cluster

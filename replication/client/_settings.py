@@ -13,7 +13,7 @@ import attrs
 from ...storage.batch import Compression
 from ...transport import SecretError, Security, TlsFiles, UnknownSchemeError, registry
 from ...transport.polling import MOST_MICROSECONDS
-from ..core.coordination.assignment import Assignor
+from ..core.groups.assignors.assignment import Assignor
 from ..core.messages import READ_COMMITTED, READ_UNCOMMITTED
 from ._assignors import find_assignors
 from .errors import InvalidSettingError

@@ -11,12 +11,12 @@ import trio
 
 from ...transport import TransportError
 from ..core import messages as m
-from ..core.coordination import group_messages as gm
-from ..core.coordination import transaction_messages as tm
-from ..core.coordination.transaction_messages import TransactionDescription, TransactionListing
-from ..core.coordination.transaction_records import HELD
 from ..core.errors import ErrorCode
 from ..core.messages import ActiveProducer
+from ..core.messages import groups as gm
+from ..core.messages import transactions as tm
+from ..core.messages.transactions import TransactionDescription, TransactionListing
+from ..core.transactions.records import HELD
 from ..core.types import PartitionId
 from . import _arguments as given
 from ._coordinators import Coordinators

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ..core.coordination import group_messages as gm
-from ..core.coordination.transactional_producer import Ended, Phase, TransactionalProducer
+from ..core.client.transactional_producer import Ended, Phase, TransactionalProducer
 from ..core.errors import ErrorCode
+from ..core.messages import groups as gm
 from ..core.types import PartitionId
 from ..errors import again
 from . import _arguments as given

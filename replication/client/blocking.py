@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..core.coordination.transaction_messages import TransactionDescription, TransactionListing
 from ..core.messages import ActiveProducer, NodeInfo, QuotaInfo
+from ..core.messages.transactions import TransactionDescription, TransactionListing
 from ..core.types import PartitionId, Value
 from . import _arguments as given
 from ._blocking_client import BlockingClient, client_portal

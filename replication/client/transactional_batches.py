@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core import messages as m
-from ..core.coordination import group_messages as gm
-from ..core.coordination.transactional_producer import Ended, Phase, TransactionalProducer
+from ..core.client.transactional_producer import Ended, Phase, TransactionalProducer
 from ..core.errors import ErrorCode
+from ..core.messages import groups as gm
 from ..core.types import PartitionId
 from . import _arguments as given
 from ._coordinators import Coordinators

@@ -6,13 +6,9 @@ list, unless it gives a whole transaction that the driver carries out as it is.
 
 from __future__ import annotations
 
-from .broker.adoption import AdoptedFolder, Adoption, AdoptionError, OpenTransaction
-from .broker.adoption import compacts as compacts_in_kafka
-from .broker.adoption import latest as latest_metadata
-from .broker.adoption import plan as plan_adoption
-from .broker.clocks import ClockVerdict, WallClocks
-from .broker.damage import step_back
-from .broker.membership import (
+from .broker.membership.clocks import ClockVerdict, WallClocks
+from .broker.membership.damage import step_back
+from .broker.membership.registration import (
     Entry,
     Evidence,
     Held,
@@ -25,9 +21,8 @@ from .broker.membership import (
     evict,
     was_put_back,
 )
-from .broker.repair import FoundFolder, FoundLog, Repair, RepairError
-from .broker.repair import plan as plan_repair
-from .broker.viewing import Spoilt, Viewing
+from .broker.membership.stalls import StallWatch
+from .broker.membership.viewing import Spoilt, Viewing
 from .control.controller import (
     AdminRequest,
     AdminRequestExpired,
@@ -45,6 +40,12 @@ from .control.controller import (
     ViewChanged,
 )
 from .control.elections import POLICIES, AskLogs, Elect, Policy, Situation, Verdict, Wait
+from .recovery.adoption import AdoptedFolder, Adoption, AdoptionError, OpenTransaction
+from .recovery.adoption import compacts as compacts_in_kafka
+from .recovery.adoption import latest as latest_metadata
+from .recovery.adoption import plan as plan_adoption
+from .recovery.repair import FoundFolder, FoundLog, Repair, RepairError
+from .recovery.repair import plan as plan_repair
 
 __all__ = [
     "POLICIES",
@@ -83,6 +84,7 @@ __all__ = [
     "SessionLost",
     "Situation",
     "Spoilt",
+    "StallWatch",
     "StorePutBackError",
     "Verdict",
     "ViewChanged",

@@ -18,12 +18,12 @@ from ...storage.inspection import batches_in
 from ...storage.verification import segment_files
 from .. import wire
 from ..core import faces
-from ..core import transaction as tx
-from ..core.control import kafka_metadata
+from ..core import store_transaction as tx
 from ..core.control import records as rec
-from ..core.coordination.record_codec import Unknown
 from ..core.coordination.routing import TRANSACTION_TOPIC
-from ..core.coordination.transaction_records import Status, TransactionKey, decode_transaction
+from ..core.groups.record_codec import Unknown
+from ..core.kafka import metadata as kafka_metadata
+from ..core.transactions.records import Status, TransactionKey, decode_transaction
 from ..metadata import MetadataError, MetadataStore
 from . import _store
 from ._registration import boot_id

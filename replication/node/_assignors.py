@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import Any
 
 from .._bounded import Bounded, OverdueError
-from ..core.coordination.assign_uniform import UniformAssignor
-from ..core.coordination.assignment import Assignment, Assignor, Counts, Members, Partition, subscribers
-from ..core.coordination.assignors import ENTRY_POINT_GROUP, SERVER_ASSIGNORS
+from ..core.groups.assignors.assignment import Assignment, Assignor, Counts, Members, Partition, subscribers
+from ..core.groups.assignors.names import ENTRY_POINT_GROUP, SERVER_ASSIGNORS
+from ..core.groups.assignors.uniform import UniformAssignor
 from .errors import InvalidSettingError
 
 log = logging.getLogger("insync.node")

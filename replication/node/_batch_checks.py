@@ -14,7 +14,7 @@ import trio
 
 from ...storage import CorruptBatchError, InflatedTooLargeError, InvalidRecordsError, StorageError
 from ...storage.batch import MAX_INFLATED_BYTES, BatchInfo, check_produced, scan_produced
-from ..core.broker.payloads import RefusedBatchError
+from ..core.broker.producing.payloads import RefusedBatchError
 from ..core.errors import ErrorCode
 
 _CODECS = 4

@@ -12,14 +12,14 @@ import trio
 from .. import metadata as store_api
 from .. import wire
 from ..core import faces
-from ..core import transaction as tx
+from ..core import store_transaction as tx
 from ..core.broker.effects import IsrSettled, LogsGathered, ReadKeys, WriteIsrs
 from ..core.broker.events import AskLogs
 from ..core.control import records as rec
 from ..core.control.admin_requests import Request
 from ..core.control.view import ClusterView
 from ..core.errors import ErrorCode
-from ..core.transaction import Committed, Conflict, SessionOver
+from ..core.store_transaction import Committed, Conflict, SessionOver
 from ..core.types import PartitionId
 from ..metadata import MetadataError, MetadataStore, Session
 from . import _store

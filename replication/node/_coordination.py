@@ -26,9 +26,9 @@ from ..core.broker.effects import (
 )
 from ..core.broker.events import CoordinationArrived, ForwardArrived, OutsideAnswered, ShardRead
 from ..core.control.internal_topics import TRANSACTIONS
-from ..core.coordination import group_messages as gm
-from ..core.coordination.transaction_shard import AllocateIds, IdsAllocated, ReadRevision, RevisionRead
 from ..core.errors import ErrorCode
+from ..core.messages import groups as gm
+from ..core.transactions.shard import AllocateIds, IdsAllocated, ReadRevision, RevisionRead
 from ..metadata import MetadataError
 from ._shard_reader import read_shard
 from .logs import event

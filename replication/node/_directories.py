@@ -26,8 +26,7 @@ from ...storage import (
     Stray,
     TooManyOpenFilesError,
 )
-from ..core.broker.stalls import StallWatch
-from ..core.faces import ClockVerdict, NextProof
+from ..core.faces import ClockVerdict, NextProof, StallWatch
 from ..core.types import PartitionId
 from ._log_flusher import LogFlusher
 from ._log_writer import LogWriter

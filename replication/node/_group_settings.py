@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ..core.control.internal_topics import GROUPS, STANDARD, TRANSACTIONS, InternalTopic
-from ..core.coordination.group_moves import MigrationPolicy
-from ..core.coordination.group_settings import GroupSettings
-from ..core.coordination.transaction_shard import TransactionSettings
+from ..core.groups.moves import MigrationPolicy
+from ..core.groups.settings import GroupSettings
+from ..core.transactions.shard import TransactionSettings
 from ._assignors import assignor
 from .errors import InvalidSettingError
 

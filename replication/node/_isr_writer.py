@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from .. import wire
-from ..core import transaction as tx
+from ..core import store_transaction as tx
 from ..core.broker.effects import IsrSettled, ReadKeys, WriteIsrs
 from ..core.broker.events import Event, IsrsWritten, KeysRead
 from ..core.control import records as rec

@@ -10,7 +10,7 @@ import attrs
 from ...storage import CorruptBatchError
 from ...storage.batch import BatchInfo, marker_of, scan
 from ...transport import Payload
-from ..core.broker.payloads import MalformedBatchError, RefusedBatchError
+from ..core.broker.producing.payloads import MalformedBatchError, RefusedBatchError
 from ..core.errors import ErrorCode
 from ..core.types import TransactionMarker
 from ._batch_checks import Findings, check_batches
@@ -29,14 +29,14 @@ class Batches:
     taken: bool = False
 
     def marker(self, at: int) -> TransactionMarker | None:
-        """See `core.broker.payloads.Batches`."""
+        """See `core.broker.producing.payloads.Batches`."""
         position = sum(info.size_bytes for info in self.infos[:at])
         said = marker_of(self.data[position : position + self.infos[at].size_bytes])
         return None if said is None else TransactionMarker(not said.is_abort, said.coordinator_epoch)
 
 
 class SharedPayload:
-    """Counts users; starts with one, its maker. For the broker it is a `core.broker.payloads.Payload`.
+    """Counts users; starts with one, its maker. For the broker it is a `core.broker.producing.payloads.Payload`.
 
     The last one's end is also that of every slice: the transport uses memory again only if nobody looks at it.
     """
@@ -53,7 +53,7 @@ class SharedPayload:
         """What was found in batches that had to be decompressed first."""
 
     def batches(self, position: int, size: int) -> Batches:
-        """See `core.broker.payloads.Payload`."""
+        """See `core.broker.producing.payloads.Payload`."""
         part = self.view[position : position + size]
         try:
             infos = scan(part)
@@ -62,7 +62,7 @@ class SharedPayload:
         return self._lend(position, part, infos)
 
     def produced(self, position: int, size: int) -> Batches:
-        """See `core.broker.payloads.Payload`."""
+        """See `core.broker.producing.payloads.Payload`."""
         found = self.findings.get(position)
         if isinstance(found, RefusedBatchError):
             raise found

@@ -1,4 +1,4 @@
-"""How a node enters the cluster and stays in it: `core.broker.membership` decides, this reads and writes."""
+"""A node's way into the cluster: `core.broker.membership.registration` decides, this reads and writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import trio
 from .. import metadata as store_api
 from .. import wire
 from ..core import faces
-from ..core import transaction as tx
+from ..core import store_transaction as tx
 from ..core.control import records as rec
 from ..metadata import MetadataStore, Session, SessionExpiredError
 from . import _store

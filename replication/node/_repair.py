@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ...storage import LogDirectory, read_identity, read_topic_id
 from .. import wire
-from ..core import transaction as tx
+from ..core import store_transaction as tx
 from ..core.control import records as rec
 from ..core.faces import FoundFolder, FoundLog, Repair, RepairError, plan_repair
 from ..metadata import MetadataStore

@@ -14,7 +14,6 @@ import trio
 from ...storage import CompactionResult, LogClosedError, StorageError
 from ...transport import turn
 from ..core import messages as m
-from ..core.broker.broker import Broker
 from ..core.broker.context import BrokerSettings, Context
 from ..core.broker.effects import (
     Answer,
@@ -38,6 +37,7 @@ from ..core.broker.effects import (
     WriteIsrs,
 )
 from ..core.broker.events import Event, LogDeleted, LogFound, ViewRead
+from ..core.broker.machine import Broker
 from ..core.control.admin_requests import Request, Response
 from ..core.control.quotas import Entity
 from ..core.control.records import NodeRecord, TopicConfig

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from .. import metadata as store_api
 from .. import wire
-from ..core import transaction as tx
+from ..core import store_transaction as tx
 from ..core.control import records as rec
 from ..core.making import maker
 from ..metadata import (

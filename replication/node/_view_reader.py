@@ -12,7 +12,7 @@ from .. import metadata as store_api
 from ..core.control.records import INCARNATIONS_PREFIX
 from ..core.control.view import ClusterView
 from ..core.faces import Spoilt, Viewing
-from ..core.transaction import Seen
+from ..core.store_transaction import Seen
 from ..metadata import Entry, MetadataStore
 from . import _store
 

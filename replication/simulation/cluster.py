@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from ..core.broker import membership
 from ..core.broker.context import BrokerSettings
-from ..core.broker.damage import step_back
 from ..core.broker.effects import WriteIsrs
 from ..core.broker.events import AskLogs, LogDeleted, LogFound, ViewRead
-from ..core.broker.membership import MembershipError, NodeIdTakenError, StorePutBackError
-from ..core.broker.stalls import StallWatch
+from ..core.broker.membership import registration as membership
+from ..core.broker.membership.damage import step_back
+from ..core.broker.membership.registration import MembershipError, NodeIdTakenError, StorePutBackError
+from ..core.broker.membership.stalls import StallWatch
 from ..core.broker.timers import NEVER
 from ..core.control import controller as ctl
 from ..core.control import records as rec
@@ -20,7 +20,7 @@ from ..core.control.internal_topics import STANDARD
 from ..core.control.view import ClusterView
 from ..core.partition import events as ev
 from ..core.partition.replica import ReplicaSettings
-from ..core.transaction import Committed, Conflict, Outcome, Put, Seen, SessionOver, Transaction
+from ..core.store_transaction import Committed, Conflict, Outcome, Put, Seen, SessionOver, Transaction
 from ..core.types import PartitionId
 from .coordinators import SETTINGS as GROUPS
 from .coordinators import Coordinators, internal_topics

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from ..core.coordination import record_codec
-from ..core.coordination import records as r
+from ..core.groups import record_codec
+from ..core.groups import records as r
 from .errors import require
 from .facts import PartitionFacts
 

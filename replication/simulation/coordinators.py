@@ -16,12 +16,12 @@ import attrs
 from ..core.broker import effects as fx
 from ..core.broker.events import CoordinationArrived, ShardRead
 from ..core.control.internal_topics import InternalTopic
-from ..core.coordination import group_messages as gm
-from ..core.coordination import records as r
-from ..core.coordination import transaction_messages as tm
-from ..core.coordination.group_settings import GroupSettings
 from ..core.coordination.routing import GROUP_TOPIC, partition_for_group
 from ..core.coordination.shard_events import Entry, Marker, ProducerId
+from ..core.groups import records as r
+from ..core.groups.settings import GroupSettings
+from ..core.messages import groups as gm
+from ..core.messages import transactions as tm
 from ..core.types import BatchMeta, PartitionId, TransactionMarker
 from .committed import NOTHING, Ledger, Records
 from .disk import WHOLE, Stored

@@ -14,8 +14,8 @@ import attrs
 
 from ..core.broker.effects import Answer, CloseConnection
 from ..core.broker.events import Disconnected, FetchArrived
-from ..core.broker.fetch_session import NEW_SESSION, NO_SESSION, WITHOUT_SESSION
-from ..core.broker.payloads import MalformedBatchError, to_metas
+from ..core.broker.fetching.fetch_session import NEW_SESSION, NO_SESSION, WITHOUT_SESSION
+from ..core.broker.producing.payloads import MalformedBatchError, to_metas
 from ..core.errors import code_of
 from ..core.messages import FetchPartition, FetchRequest, FetchResponse, FetchResult, PartitionName
 from ..core.partition import events as ev

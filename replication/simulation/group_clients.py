@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ..core.coordination import group_messages as gm
-from ..core.coordination import membership_events as me
-from ..core.coordination.membership import Membership, MembershipSettings
-from ..core.coordination.records import TopicPartition
+from ..core.client import membership_events as me
+from ..core.client.membership import Membership, MembershipSettings
+from ..core.groups.records import TopicPartition
+from ..core.messages import groups as gm
 from .node import Node
 
 if TYPE_CHECKING:

@@ -52,7 +52,7 @@ from ..core.control.controller import ControllerEvent, LogsTold
 from ..core.messages import FetchPartition, FetchRequest, FetchResult, ReadIndexResponse
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
-from ..core.transaction import Outcome, Seen, Unclear
+from ..core.store_transaction import Outcome, Seen, Unclear
 from ..core.types import CONSUMER, PartitionId
 from .coordinators import Coordinators
 from .current_reads import CurrentReads

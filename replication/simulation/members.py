@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..core.broker.membership import Evidence, Held, Holdings, Membership, MembershipError
+from ..core.broker.membership.registration import Evidence, Held, Holdings, Membership, MembershipError
 from ..core.control import controller as ctl
 from ..core.control.records import CONTROLLER_KEY, incarnation_key, node_key, pulse_key
 from ..core.partition import events as ev
-from ..core.transaction import Committed, Outcome, Transaction
+from ..core.store_transaction import Committed, Outcome, Transaction
 from ..core.types import NO_EPOCH, PartitionId
 from .errors import require
 from .node import Node

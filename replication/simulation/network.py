@@ -17,12 +17,12 @@ import attrs
 from ..core import messages as m
 from ..core.broker import effects as fx
 from ..core.broker import events as ev
-from ..core.broker.membership import evict
-from ..core.broker.payloads import CONTROL, TRANSACTIONAL, MalformedBatchError, RefusedBatchError
+from ..core.broker.membership.registration import evict
+from ..core.broker.producing.payloads import CONTROL, TRANSACTIONAL, MalformedBatchError, RefusedBatchError
 from ..core.control.records import CONTROLLER_KEY, node_key
 from ..core.errors import ErrorCode
 from ..core.partition.effects import FetchNext
-from ..core.transaction import Committed, Outcome
+from ..core.store_transaction import Committed, Outcome
 from ..core.types import BatchMeta, PartitionId, TransactionMarker
 from .disk import LEFT_OUT, Stored
 from .errors import require
@@ -382,7 +382,7 @@ class ModelBatches(NamedTuple):
         return tuple(ModelInfo.of(each.meta) for each in self.stored if each.state != LEFT_OUT)
 
     def marker(self, at: int) -> TransactionMarker | None:
-        """See `core.broker.payloads.Batches`."""
+        """See `core.broker.producing.payloads.Batches`."""
         return [each.meta.marker for each in self.stored if each.state != LEFT_OUT][at]
 
 
@@ -402,13 +402,13 @@ class ModelPayload:
         self.size += size
 
     def batches(self, position: int, size: int) -> ModelBatches:
-        """See `core.broker.payloads.Payload`."""
+        """See `core.broker.producing.payloads.Payload`."""
         if position in self._damaged:
             raise MalformedBatchError("the checksum does not match")
         return ModelBatches(self._parts[position])
 
     def produced(self, position: int, size: int) -> ModelBatches:
-        """See `core.broker.payloads.Payload`."""
+        """See `core.broker.producing.payloads.Payload`."""
         if position in self._damaged:
             raise RefusedBatchError(ErrorCode.CORRUPT_MESSAGE, "the checksum does not match")
         return ModelBatches(self._parts[position])

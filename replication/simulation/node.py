@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ..core.broker.membership import Membership, NextProof
-from ..core.broker.stalls import StallWatch
+from ..core.broker.membership.registration import Membership, NextProof
+from ..core.broker.membership.stalls import StallWatch
 from ..core.broker.timers import NEVER
 from ..core.control.controller import Controller
 from ..core.control.view import ClusterView

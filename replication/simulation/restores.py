@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ..core.broker.repair import FoundFolder, FoundLog, plan
 from ..core.control import records as rec
 from ..core.control.elections import WAIT
+from ..core.recovery.repair import FoundFolder, FoundLog, plan
 from ..core.types import NO_LEADER, PartitionId
 from .errors import require
 from .node import Host, Node

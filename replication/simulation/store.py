@@ -32,7 +32,7 @@ from ..core.control.records import (
     pulse_key,
 )
 from ..core.control.view import ClusterView
-from ..core.transaction import Absent, AtVersion, Compare, SameValue, Seen
+from ..core.store_transaction import Absent, AtVersion, Compare, SameValue, Seen
 from ..core.types import PartitionId
 
 _OF_NODES = {NODES_PREFIX: "nodes", INCARNATIONS_PREFIX: "processes", PULSES_PREFIX: "pulses"}

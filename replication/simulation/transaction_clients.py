@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ..core.coordination import group_messages as gm
-from ..core.coordination.transactional_producer import Ended, Phase, TransactionalProducer
+from ..core.client.transactional_producer import Ended, Phase, TransactionalProducer
 from ..core.errors import ErrorCode
 from ..core.messages import ProduceResult
+from ..core.messages import groups as gm
 from ..core.types import BatchMeta, PartitionId
 from .fetches import BATCH_SIZE
 from .requests import Sent

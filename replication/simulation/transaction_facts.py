@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ..core.coordination.record_codec import Unknown
-from ..core.coordination.transaction_records import TransactionValue, decode_transaction
+from ..core.groups.record_codec import Unknown
+from ..core.transactions.records import TransactionValue, decode_transaction
 from ..core.types import BatchMeta, PartitionId
 from .committed import Records
 from .errors import require

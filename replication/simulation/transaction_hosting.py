@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.broker import effects as fx
 from ..core.broker.events import CoordinationArrived, OutsideAnswered
-from ..core.coordination import transaction_messages as tm
 from ..core.coordination.routing import TRANSACTION_TOPIC, partition_for_group
-from ..core.coordination.transaction_shard import (
+from ..core.errors import ErrorCode
+from ..core.messages import FetchedTransactions
+from ..core.messages import transactions as tm
+from ..core.transactions.shard import (
     AllocateIds,
     IdsAllocated,
     ReadRevision,
@@ -22,8 +24,6 @@ from ..core.coordination.transaction_shard import (
     TransactionCoordinator,
     TransactionSettings,
 )
-from ..core.errors import ErrorCode
-from ..core.messages import FetchedTransactions
 from ..core.types import BatchMeta, PartitionId
 from .coordinators import Asked, PeerAsked
 from .disk import LEFT_OUT, Stored

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..core.messages import FetchPartition
-from ..core.record_messages import READ_COMMITTED
+from ..core.messages.records import READ_COMMITTED
 from ..core.types import PartitionId
 from .clients import GIVES_UP
 from .fetches import BATCH_SIZE

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ..core.broker.membership import Evidence, Held, Holdings, Membership, NextProof
+from ..core.broker.membership.registration import Evidence, Held, Holdings, Membership, NextProof
 from ..core.control.elections import WAIT
 from ..core.control.records import pulse_key
 from ..core.types import PartitionId

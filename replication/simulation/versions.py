@@ -14,7 +14,7 @@ import attrs
 
 from ..core import messages as m
 from ..core.errors import ErrorCode
-from ..core.transaction import Transaction
+from ..core.store_transaction import Transaction
 from .node import Node
 
 if TYPE_CHECKING:

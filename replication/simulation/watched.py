@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..core.broker.broker import Broker
 from ..core.broker.context import BrokerSettings, Context
+from ..core.broker.machine import Broker
 from ..core.broker.ports import COLD, Cold, LogRange, LogReadError
 from ..core.errors import ErrorCode
 from ..core.partition import effects as fx

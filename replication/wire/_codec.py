@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from ..core import messages as m
-from ..core.coordination import group_messages as gm
-from ..core.coordination import transaction_messages as tm
+from ..core.messages import groups as gm
+from ..core.messages import transactions as tm
 from ..errors import ReplicationError
 
 R = TypeVar("R")

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 import attrs
 import trio
 
-from insync.replication.core.coordination import group_messages as gm
+from insync.replication.core.messages import groups as gm
 from tests.replication.node.group_clients import Caller, calling
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from insync.replication.core.broker.following import HANDED_OVER
+from insync.replication.core.broker.fetching.following import HANDED_OVER
 from insync.storage import Chunk, DiskLog
 from insync.storage.batch import scan
 from insync.transport import Connection, Identity, Payload, Response, TransportError, connect

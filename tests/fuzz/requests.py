@@ -17,7 +17,9 @@ import msgspec
 
 from insync.replication import wire
 from insync.replication.core import messages as m
-from insync.replication.core.broker import peers, producing, queries, serving
+from insync.replication.core.broker.fetching import queries, serving
+from insync.replication.core.broker.membership import peers
+from insync.replication.core.broker.producing import producing
 from insync.replication.core.partition import deletions, leader, log_state, replica
 from insync.replication.node import _batch_checks, _fetches, _handlers, _payloads, _produces
 from insync.replication.wire import _codec

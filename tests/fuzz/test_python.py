@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from insync.plugins.kafka.handlers import produce
-from insync.replication.core.broker import queries
+from insync.replication.core.broker.fetching import queries
 from insync.replication.node import _handlers, configuration
 from insync.replication.wire import _codec
 from insync.transport import frames as frames_

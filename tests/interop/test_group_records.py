@@ -8,13 +8,13 @@ import pytest
 import trio
 
 from insync.replication import Admin, Consumer, Node, Producer
-from insync.replication.core.coordination import records as r
-from insync.replication.core.coordination.record_codec import encode_key, encode_value
+from insync.replication.core.groups import records as r
+from insync.replication.core.groups.record_codec import encode_key, encode_value
 from insync.storage import Chunk, DiskLog
 from insync.storage.batch import build_batch, scan
 
-from ..replication.core.coordination.golden import FILE, FIRST, GOLDEN, lines
-from ..replication.core.coordination.test_embedded import GOLDEN as EMBEDDED
+from ..replication.core.groups.golden import FILE, FIRST, GOLDEN, lines
+from ..replication.core.groups.test_embedded import GOLDEN as EMBEDDED
 from ..replication.node.test_cluster import settings
 from .kafka import DUMP_TOOL, HERE, Java
 

@@ -6,14 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from insync.replication.core.coordination.transaction_records import (
-    encode_transaction,
-    encode_transaction_key,
-)
+from insync.replication.core.transactions.records import encode_transaction, encode_transaction_key
 from insync.storage import Chunk, DiskLog
 from insync.storage.batch import build_batch, scan
 
-from ..replication.core.coordination.test_transaction_records import FILE, GOLDEN, KEY
+from ..replication.core.transactions.test_records import FILE, GOLDEN, KEY
 from .kafka import DUMP_TOOL, HERE, Java
 
 pytestmark = pytest.mark.interop

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from insync.replication.core.broker.current_reads import CurrentReads
-from insync.replication.core.broker.inquiries import Inquiry
-from insync.replication.core.broker.serving import Serving
+from insync.replication.core.broker.fetching.current_reads import CurrentReads
+from insync.replication.core.broker.fetching.inquiries import Inquiry
+from insync.replication.core.broker.fetching.serving import Serving
 from insync.replication.core.control.records import PartitionRecord
 from insync.replication.core.coordination.contact import Contact
 from insync.replication.core.errors import ErrorCode

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from insync.replication.core.broker import damage
-from insync.replication.core.broker.assignments import Assignments
-from insync.replication.core.broker.damage import DamagedLogs
 from insync.replication.core.broker.effects import DeleteLog, SetLogAside
-from insync.replication.core.broker.gathering import Gathering
-from insync.replication.core.broker.membership import Membership
+from insync.replication.core.broker.fetching.gathering import Gathering
+from insync.replication.core.broker.membership import damage
+from insync.replication.core.broker.membership.assignments import Assignments
+from insync.replication.core.broker.membership.damage import DamagedLogs
+from insync.replication.core.broker.membership.registration import Membership
 from insync.replication.core.control.records import PartitionRecord
 from insync.replication.core.types import NO_LEADER, PartitionId
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core.broker import following
-from insync.replication.core.broker.channels import Channel, Channels
-from insync.replication.core.broker.following import Following
+from insync.replication.core.broker.fetching import following
+from insync.replication.core.broker.fetching.channels import Channel, Channels
+from insync.replication.core.broker.fetching.following import Following
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.types import PartitionId
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core.broker.assignments import Assignments
-from insync.replication.core.broker.broker import Broker
 from insync.replication.core.broker.events import ViewRead
-from insync.replication.core.broker.stalls import StallWatch
+from insync.replication.core.broker.machine import Broker
+from insync.replication.core.broker.membership.assignments import Assignments
+from insync.replication.core.broker.membership.stalls import StallWatch
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as fx

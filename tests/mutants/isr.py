@@ -8,9 +8,9 @@ from typing import Any
 import attrs
 import pytest
 
-from insync.replication.core.broker import proposing
 from insync.replication.core.broker.events import IsrsWritten
-from insync.replication.core.broker.proposing import Proposing
+from insync.replication.core.broker.membership import proposing
+from insync.replication.core.broker.membership.proposing import Proposing
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
 from insync.replication.core.partition import isr as rules

@@ -7,12 +7,18 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core.broker import membership
-from insync.replication.core.broker.membership import Entry, Evidence, Held, Membership, NodeIdTakenError
+from insync.replication.core.broker.membership import registration as membership
+from insync.replication.core.broker.membership.registration import (
+    Entry,
+    Evidence,
+    Held,
+    Membership,
+    NodeIdTakenError,
+)
 from insync.replication.core.control.controller import Controller
 from insync.replication.core.control.records import IncarnationRecord, incarnation_key
 from insync.replication.core.control.view import ClusterView
-from insync.replication.core.transaction import SameValue, Seen, Transaction
+from insync.replication.core.store_transaction import SameValue, Seen, Transaction
 
 from .catalogue import Patch, mutant
 

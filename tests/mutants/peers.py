@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from insync.replication.core.broker import peers
+from insync.replication.core.broker.membership import peers
 
 from .catalogue import Patch, mutant
 

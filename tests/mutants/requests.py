@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from insync.replication.core.broker import effects as fx
-from insync.replication.core.broker.producing import Producing
+from insync.replication.core.broker.producing.producing import Producing
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.types import PartitionId
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core.broker import membership, repair
-from insync.replication.core.broker.membership import Membership
-from insync.replication.core.broker.repair import FoundLog
+from insync.replication.core.broker.membership import registration as membership
+from insync.replication.core.broker.membership.registration import Membership
 from insync.replication.core.control.records import PartitionRecord
+from insync.replication.core.recovery import repair
+from insync.replication.core.recovery.repair import FoundLog
 from insync.replication.core.types import NO_LEADER
 
 from .catalogue import Patch, mutant

@@ -6,15 +6,15 @@ from collections.abc import Collection
 from typing import Any
 
 from insync.replication.core.broker.events import FetchArrived
-from insync.replication.core.broker.fetch_session import (
+from insync.replication.core.broker.fetching.fetch_session import (
     FollowerSession,
     LeaderSession,
     SessionCache,
     SessionRequest,
 )
-from insync.replication.core.broker.gathering import Gathering
-from insync.replication.core.broker.inquiries import Inquiry
-from insync.replication.core.broker.serving import Serving
+from insync.replication.core.broker.fetching.gathering import Gathering
+from insync.replication.core.broker.fetching.inquiries import Inquiry
+from insync.replication.core.broker.fetching.serving import Serving
 from insync.replication.core.errors import ErrorCode
 from insync.replication.simulation.fetches import Peer
 

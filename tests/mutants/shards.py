@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from insync.replication.core.broker import events as ev
-from insync.replication.core.broker import producing
-from insync.replication.core.broker.serving import Serving
-from insync.replication.core.broker.shards import Shards
+from insync.replication.core.broker.coordination.shards import Shards
+from insync.replication.core.broker.fetching.serving import Serving
+from insync.replication.core.broker.producing import producing
 from insync.replication.core.coordination import shard_events as sev
 from insync.replication.core.partition.leader import LeaderRole
 from insync.replication.core.types import PartitionId

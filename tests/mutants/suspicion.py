@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 
 from insync.replication.core import messages as m
-from insync.replication.core.broker.membership import Membership
-from insync.replication.core.broker.suspicion import Suspicion
+from insync.replication.core.broker.membership.registration import Membership
+from insync.replication.core.broker.membership.suspicion import Suspicion
 from insync.replication.core.control.records import node_key
-from insync.replication.core.transaction import AtVersion, Seen, Transaction
+from insync.replication.core.store_transaction import AtVersion, Seen, Transaction
 
 from .catalogue import Patch, mutant
 

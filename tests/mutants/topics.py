@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core.broker import proposing
+from insync.replication.core.broker.membership import proposing
 from insync.replication.core.control import admin_requests as admin_requests
 from insync.replication.core.control import topic_changes, transitions
 from insync.replication.core.control.controller import Controller
@@ -17,7 +17,7 @@ from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
 from insync.replication.core.partition.leader import LeaderRole
 from insync.replication.core.partition.replica import Replica
-from insync.replication.core.transaction import Seen
+from insync.replication.core.store_transaction import Seen
 
 from .catalogue import Patch, mutant
 

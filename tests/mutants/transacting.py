@@ -6,17 +6,17 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core.broker.shards import Shards
-from insync.replication.core.coordination import transaction_epochs as epochs
+from insync.replication.core.broker.coordination.shards import Shards
 from insync.replication.core.coordination.decisions import Decision
-from insync.replication.core.coordination.group_shard import GroupCoordinator
-from insync.replication.core.coordination.marker_queue import MarkerQueue, MarkersAnswered
 from insync.replication.core.coordination.shard_events import Marker
-from insync.replication.core.coordination.transaction_records import Status
-from insync.replication.core.coordination.transaction_shard import TransactionCoordinator
+from insync.replication.core.groups.shard import GroupCoordinator
 from insync.replication.core.partition import events as ev
 from insync.replication.core.partition.log_state import LogState
 from insync.replication.core.partition.transaction_gate import TransactionGate
+from insync.replication.core.transactions import epochs as epochs
+from insync.replication.core.transactions.marker_queue import MarkerQueue, MarkersAnswered
+from insync.replication.core.transactions.records import Status
+from insync.replication.core.transactions.shard import TransactionCoordinator
 
 from .catalogue import Patch, mutant
 

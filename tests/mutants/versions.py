@@ -7,10 +7,11 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core.broker import following, proposing
-from insync.replication.core.broker.membership import Membership
+from insync.replication.core.broker.fetching import following
+from insync.replication.core.broker.membership import proposing
+from insync.replication.core.broker.membership.registration import Membership
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.transaction import Seen
+from insync.replication.core.store_transaction import Seen
 
 from .catalogue import Patch, mutant
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import groups as gm
 from insync.replication.node.authorisation import Operation
 
 from ..client import Client

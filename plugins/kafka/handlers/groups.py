@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import groups as gm
 from insync.replication.node.authorisation import Operation
 from insync.replication.node.service import NotAllowedError, ServiceError
 

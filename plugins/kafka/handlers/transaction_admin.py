@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from insync.replication.core import messages as m
-from insync.replication.core.coordination import transaction_messages as tm
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import transactions as tm
 from insync.replication.node.authorisation import Operation
 from insync.replication.node.service import NotAllowedError, ServiceError
 

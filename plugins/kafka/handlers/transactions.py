@@ -13,10 +13,10 @@ from typing import Any
 import attrs
 
 from insync.replication.core import messages as m
-from insync.replication.core.coordination import group_messages as gm
-from insync.replication.core.coordination import transaction_messages as tm
 from insync.replication.core.coordination.routing import partition_for_group
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import groups as gm
+from insync.replication.core.messages import transactions as tm
 from insync.replication.node.authorisation import Operation
 from insync.replication.node.service import ServiceError
 

@@ -8,18 +8,18 @@ from typing import Any, get_args
 import attrs
 
 from ..control.view import ClusterView
-from ..coordination.group_settings import GroupSettings
-from ..coordination.transaction_shard import TransactionSettings
 from ..errors import ErrorCode
+from ..groups.settings import GroupSettings
 from ..making import named
 from ..partition import effects as fx
 from ..partition import events as ev
 from ..partition.replica import Replica, ReplicaSettings
-from ..transaction import Transaction
+from ..store_transaction import Transaction
+from ..transactions.shard import TransactionSettings
 from ..types import PartitionId
 from .effects import Effect, Job
+from .fetching.throttle import UNLIMITED
 from .ports import BatchPort, LogPort, NoBatches
-from .throttle import UNLIMITED
 from .timers import Timers
 
 

@@ -16,7 +16,7 @@ from ..errors import ErrorCode
 from ..messages import FetchResponse, Kind
 from ..partition import effects as fx
 from ..partition import events as ev
-from ..transaction import Transaction
+from ..store_transaction import Transaction
 from ..types import PartitionId
 
 

@@ -13,9 +13,9 @@ from ..control.view import ClusterView
 from ..coordination.shard_events import Entry, Marker
 from ..messages import DeleteRecordsRequest, FetchRequest, Kind, ProduceRequest, ReadIndexRequest
 from ..partition import events as ev
-from ..transaction import Outcome, Seen
+from ..store_transaction import Outcome, Seen
 from ..types import PartitionId
-from .payloads import Payload
+from .producing.payloads import Payload
 
 
 class Report(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 from ..coordination.shard_events import ProducerId
 from ..errors import ErrorCode
 from ..types import PartitionId
-from .payloads import Batches
+from .producing.payloads import Batches
 
 
 class LogRange(Protocol):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
-from .. import transaction as tx
+from .. import store_transaction as tx
 from ..errors import ErrorCode
 from ..types import NO_LEADER, PartitionId
 from ..wording import counted

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sized
 from typing import Any
 
 from ..errors import ErrorCode
-from . import group_messages as gm
-from . import transaction_messages as tm
+from ..messages import groups as gm
+from ..messages import transactions as tm
 from .refusals import GroupRefusal
 
 MAX_NAME = 1_024

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ....transport.repeats import limited
-from ...core.coordination.transaction_records import Status
 from ...core.messages import Kind
+from ...core.transactions.records import Status
 from ...core.types import NO_LEADER, PartitionId
 from .counters import BUCKETS
 

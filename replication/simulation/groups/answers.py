@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...core.coordination import group_messages as gm
-from ...core.coordination import records as r
-from ...core.coordination.consumer_members import LATE
 from ...core.coordination.shard_events import Entry
 from ...core.errors import ErrorCode
+from ...core.groups import records as r
+from ...core.groups.consumer_members import LATE
+from ...core.messages import groups as gm
 from ..errors import require
 from .facts import MAX_POLL, Facts
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import attrs
 
-from ...core.coordination import group_messages as gm
-from ...core.coordination import records as r
 from ...core.coordination import shard_effects as fx
 from ...core.coordination import shard_events as ev
 from ...core.coordination.contact import Contact
-from ...core.coordination.group_settings import GroupSettings
-from ...core.coordination.group_shard import GroupCoordinator
 from ...core.coordination.shard import Shard, ShardSettings
 from ...core.errors import ErrorCode
+from ...core.groups import records as r
+from ...core.groups.settings import GroupSettings
+from ...core.groups.shard import GroupCoordinator
+from ...core.messages import groups as gm
 from .facts import MAX_SIZE
 from .world import Process, World
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ...core.coordination import group_messages as gm
-from ...core.coordination import membership_events as me
-from ...core.coordination.assignment import Assignor
-from ...core.coordination.classic_membership import ClassicMembership, ClassicSettings
-from ...core.coordination.membership import Membership, MembershipSettings
-from ...core.coordination.records import TopicPartition
+from ...core.client import membership_events as me
+from ...core.client.classic_membership import ClassicMembership, ClassicSettings
+from ...core.client.membership import Membership, MembershipSettings
+from ...core.groups.assignors.assignment import Assignor
+from ...core.groups.records import TopicPartition
+from ...core.messages import groups as gm
 from .facts import MAX_POLL
 from .world import Process, World
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...core.coordination import group_messages as gm
-from ...core.coordination import records as r
 from ...core.coordination import shard_effects as fx
-from ...core.coordination.classic_state import ClassicPhase
 from ...core.coordination.shard_events import Entry, Marker
+from ...core.groups import records as r
+from ...core.groups.classic_state import ClassicPhase
+from ...core.messages import groups as gm
 from ..errors import require
 from .facts import Batch, Facts
 from .naive import Naive

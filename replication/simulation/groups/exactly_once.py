@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ...core.coordination import group_messages as gm
-from ...core.coordination import records as r
-from ...core.coordination.records import TopicPartition
 from ...core.errors import ErrorCode
+from ...core.groups import records as r
+from ...core.groups.records import TopicPartition
+from ...core.messages import groups as gm
 from ..errors import Violated, require
 from .run import Simulation, violation_of
 from .transactors import Transaction, Transactions, Transactor

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ...core.coordination import records as r
 from ...core.coordination.shard_events import Entry, Marker
 from ...core.coordination.topics_view import TopicsView
+from ...core.groups import records as r
 from ..errors import require
 from .naive import Naive
 from .world import World

@@ -9,12 +9,12 @@ from typing import Any
 
 import attrs
 
-from ...core.coordination import group_messages as gm
-from ...core.coordination import records as r
-from ...core.coordination.assign_range import RangeAssignor
-from ...core.coordination.assign_sticky import CooperativeStickyAssignor
-from ...core.coordination.assignment import Assignor
 from ...core.coordination.topics_view import TopicInfo, TopicsView
+from ...core.groups import records as r
+from ...core.groups.assignors.assignment import Assignor
+from ...core.groups.assignors.range import RangeAssignor
+from ...core.groups.assignors.sticky import CooperativeStickyAssignor
+from ...core.messages import groups as gm
 from .brokers import Broker, Cluster
 from .clients import LAZY, Client
 from .oracle import Oracle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...core.coordination import records as r
+from ...core.groups import records as r
 from ..errors import require
 from .answers import Answers
 from .decisions import Decisions

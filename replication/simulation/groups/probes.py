@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...core.coordination import group_messages as gm
+from ...core.messages import groups as gm
 from .world import Process
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from functools import partial
 
 import attrs
 
-from ...core.coordination.classic_state import ClassicPhase
 from ...core.coordination.topics_view import TopicsView
+from ...core.groups.classic_state import ClassicPhase
 from .clients import Client
 from .faults import Faults
 

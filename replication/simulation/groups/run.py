@@ -7,7 +7,7 @@ from functools import partial
 
 import attrs
 
-from ...core.coordination import records as r
+from ...core.groups import records as r
 from ..errors import Violated, require
 from .clients import Client
 from .rare import RareFaults

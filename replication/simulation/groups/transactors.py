@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ...core.coordination import group_messages as gm
-from ...core.coordination.records import TopicPartition
 from ...core.coordination.shard_events import Marker
 from ...core.errors import ErrorCode
+from ...core.groups.records import TopicPartition
+from ...core.messages import groups as gm
 from .clients import Client
 
 if TYPE_CHECKING:

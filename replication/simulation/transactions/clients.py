@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ...core.control.admin_messages import PartitionName
-from ...core.coordination import transaction_messages as tm
-from ...core.coordination.transactional_producer import Ended, Phase, TransactionalProducer
+from ...core.client.transactional_producer import Ended, Phase, TransactionalProducer
 from ...core.errors import ErrorCode
+from ...core.messages import transactions as tm
+from ...core.messages.admin import PartitionName
 from ...core.types import BatchMeta
 from .oracle import Intent, Place, Violated
 

@@ -10,11 +10,12 @@ import attrs
 
 from ...core.coordination import shard_effects as sfx
 from ...core.coordination import shard_events as sev
-from ...core.coordination import transaction_messages as tm
-from ...core.coordination.marker_queue import MarkersAnswered, SendMarkers
 from ...core.coordination.shard import Shard
-from ...core.coordination.transaction_records import Status, TransactionValue
-from ...core.coordination.transaction_shard import (
+from ...core.errors import ErrorCode
+from ...core.messages import transactions as tm
+from ...core.transactions.marker_queue import MarkersAnswered, SendMarkers
+from ...core.transactions.records import Status, TransactionValue
+from ...core.transactions.shard import (
     AllocateIds,
     IdsAllocated,
     ReadRevision,
@@ -22,7 +23,6 @@ from ...core.coordination.transaction_shard import (
     TransactionCoordinator,
     TransactionSettings,
 )
-from ...core.errors import ErrorCode
 from ...core.types import BatchMeta, TransactionMarker
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from ...core.coordination.transaction_records import LAST_EPOCH, Status, TransactionValue
+from ...core.transactions.records import LAST_EPOCH, Status, TransactionValue
 from ...core.types import BatchMeta
 
 Place = tuple[str, int]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ...core.control.admin_messages import PartitionName
 from ...core.control.records import PartitionRecord, Versioned
-from ...core.coordination import transaction_messages as tm
 from ...core.errors import ErrorCode
+from ...core.messages import transactions as tm
+from ...core.messages.admin import PartitionName
 from ...core.partition import effects as fx
 from ...core.partition import events as ev
 from ...core.partition.producers import ProducerTable

@@ -11,9 +11,9 @@ from typing import Any
 import attrs
 
 from ...core.coordination import shard_events as sev
-from ...core.coordination import transaction_messages as tm
-from ...core.coordination.transaction_records import LAST_EPOCH, Status, TransactionValue
+from ...core.messages import transactions as tm
 from ...core.partition import events as ev
+from ...core.transactions.records import LAST_EPOCH, Status, TransactionValue
 from .clients import Client
 from .coordinator import Coordinator
 from .oracle import Oracle, Place, Violated
@@ -39,7 +39,7 @@ class Result:
 
 
 class World:
-    """Also the coordinator's view of the cluster (`coordination.marker_queue.Leaders`)."""
+    """Also the coordinator's view of the cluster (`transactions.marker_queue.Leaders`)."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)

@@ -6,9 +6,9 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core.coordination import group_messages as gm
-from insync.replication.core.coordination import offset_commits
-from insync.replication.core.coordination.membership import Membership
+from insync.replication.core.client.membership import Membership
+from insync.replication.core.groups import offset_commits
+from insync.replication.core.messages import groups as gm
 from insync.replication.simulation.groups.exactly_once import run as play
 
 from ..registry import Patch, Registry

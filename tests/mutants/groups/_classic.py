@@ -6,18 +6,14 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core.coordination import (
-    classic_joins,
-    consumer_members,
-    group_moves,
-    offset_commits,
-)
-from insync.replication.core.coordination import records as r
-from insync.replication.core.coordination.assign_sticky import CooperativeStickyAssignor, StickyAssignor
-from insync.replication.core.coordination.balancing import is_uniform
-from insync.replication.core.coordination.classic_members import ClassicMembers
-from insync.replication.core.coordination.classic_state import ClassicPhase, ClassicState
-from insync.replication.core.coordination.mixed_members import MixedMembers
+from insync.replication.core.groups import classic_joins, consumer_members, offset_commits
+from insync.replication.core.groups import moves as group_moves
+from insync.replication.core.groups import records as r
+from insync.replication.core.groups.assignors.balancing import is_uniform
+from insync.replication.core.groups.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
+from insync.replication.core.groups.classic_members import ClassicMembers
+from insync.replication.core.groups.classic_state import ClassicPhase, ClassicState
+from insync.replication.core.groups.mixed_members import MixedMembers
 
 from ..registry import Patch
 from ._registry import mutant

@@ -8,17 +8,13 @@ from typing import Any
 import attrs
 import pytest
 
-from insync.replication.core.coordination import (
-    assign_uniform,
-    consumer_group,
-    consumer_members,
-    offset_commits,
-)
-from insync.replication.core.coordination import group_messages as gm
-from insync.replication.core.coordination import records as r
-from insync.replication.core.coordination.assignment import Partition, subscribers
-from insync.replication.core.coordination.consumer_members import ConsumerMembers
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.groups import consumer_group, consumer_members, offset_commits
+from insync.replication.core.groups import records as r
+from insync.replication.core.groups.assignors import uniform as assign_uniform
+from insync.replication.core.groups.assignors.assignment import Partition, subscribers
+from insync.replication.core.groups.consumer_members import ConsumerMembers
+from insync.replication.core.messages import groups as gm
 
 from ..registry import Patch
 from ._registry import mutant

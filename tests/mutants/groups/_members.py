@@ -6,9 +6,9 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core.coordination.consumer_members import ConsumerMembers
-from insync.replication.core.coordination.held_partitions import HeldPartitions
-from insync.replication.core.coordination.membership import Membership
+from insync.replication.core.client.held_partitions import HeldPartitions
+from insync.replication.core.client.membership import Membership
+from insync.replication.core.groups.consumer_members import ConsumerMembers
 
 from ..registry import Patch
 from ._registry import mutant

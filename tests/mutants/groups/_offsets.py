@@ -6,16 +6,14 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core.coordination import (
-    group_expiry,
-    group_shard,
-    offset_commits,
-)
 from insync.replication.core.coordination import shard_effects as fx
 from insync.replication.core.coordination import shard_events as ev
-from insync.replication.core.coordination.classic_state import ClassicPhase
-from insync.replication.core.coordination.group_shard import GroupCoordinator
 from insync.replication.core.coordination.shard import Shard
+from insync.replication.core.groups import expiry as group_expiry
+from insync.replication.core.groups import offset_commits
+from insync.replication.core.groups import shard as group_shard
+from insync.replication.core.groups.classic_state import ClassicPhase
+from insync.replication.core.groups.shard import GroupCoordinator
 
 from ..registry import Patch
 from ._registry import mutant

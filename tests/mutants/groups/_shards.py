@@ -7,17 +7,17 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core.coordination import records as r
+from insync.replication.core.client.membership import Membership
 from insync.replication.core.coordination import shard_events as ev
-from insync.replication.core.coordination.classic_members import ClassicMembers
-from insync.replication.core.coordination.consumer_members import ConsumerMembers
 from insync.replication.core.coordination.contact import Contact
 from insync.replication.core.coordination.decisions import Proof
-from insync.replication.core.coordination.group_shard import GroupCoordinator
-from insync.replication.core.coordination.membership import Membership
 from insync.replication.core.coordination.shard import Shard
 from insync.replication.core.coordination.shard_replies import Replies
 from insync.replication.core.coordination.timers import Timers
+from insync.replication.core.groups import records as r
+from insync.replication.core.groups.classic_members import ClassicMembers
+from insync.replication.core.groups.consumer_members import ConsumerMembers
+from insync.replication.core.groups.shard import GroupCoordinator
 
 from ..registry import Patch
 from ._registry import mutant

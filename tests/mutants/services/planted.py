@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core.broker.current_reads import CurrentReads
+from insync.replication.core.broker.fetching.current_reads import CurrentReads
 from insync.replication.simulation.run import Result
 from insync.replication.simulation.service import run_service
 from insync.replication.state import _applying

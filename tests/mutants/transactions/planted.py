@@ -6,18 +6,19 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core.coordination import marker_queue, transaction_epochs
 from insync.replication.core.coordination.decisions import Clock, Decision
-from insync.replication.core.coordination.marker_queue import MarkerQueue
-from insync.replication.core.coordination.transaction_epochs import Outcome, Told
-from insync.replication.core.coordination.transaction_records import Status, TransactionValue
-from insync.replication.core.coordination.transaction_shard import TransactionCoordinator
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import events as ev
 from insync.replication.core.partition import transaction_gate
 from insync.replication.core.partition.open_transactions import OpenTransactions
 from insync.replication.core.partition.producers import ProducerTable, SequenceVerdict
 from insync.replication.core.partition.transaction_gate import TransactionGate
+from insync.replication.core.transactions import epochs as transaction_epochs
+from insync.replication.core.transactions import marker_queue
+from insync.replication.core.transactions.epochs import Outcome, Told
+from insync.replication.core.transactions.marker_queue import MarkerQueue
+from insync.replication.core.transactions.records import Status, TransactionValue
+from insync.replication.core.transactions.shard import TransactionCoordinator
 
 from ..registry import Patch, Registry
 

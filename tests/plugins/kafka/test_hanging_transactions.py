@@ -16,7 +16,7 @@ from insync.plugins.kafka.protocol import message
 from insync.plugins.kafka.protocol.apis import Api, KafkaError
 from insync.replication import Admin, Consumer, Node, Producer
 from insync.replication.client import ActiveProducer
-from insync.replication.core.broker import transacting
+from insync.replication.core.broker.coordination import transacting
 from insync.replication.core.errors import ErrorCode
 
 from ...interop.kafka import Java

@@ -13,8 +13,8 @@ import trio
 from insync.plugins.kafka.handlers import again, configs, group_admin
 from insync.plugins.kafka.protocol import Struct, message
 from insync.plugins.kafka.protocol.apis import Api
-from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import groups as gm
 
 from .test_limits import Turns, turns  # noqa: F401 - a fixture
 from .test_listener import client_of, make, node_at

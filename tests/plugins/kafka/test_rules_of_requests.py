@@ -28,9 +28,9 @@ from insync.plugins.kafka.protocol.apis import KafkaError
 from insync.replication.core import messages as m
 from insync.replication.core.control.records import PartitionRecord, TopicConfig, TopicRecord
 from insync.replication.core.control.view import ClusterView, Versioned
-from insync.replication.core.coordination import group_messages as gm
-from insync.replication.core.coordination import transaction_messages as tm
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import groups as gm
+from insync.replication.core.messages import transactions as tm
 from insync.replication.core.types import PartitionId
 from insync.replication.node.authorisation import Operation
 

@@ -15,8 +15,8 @@ from insync.plugins.kafka.handlers.offsets import list_offsets
 from insync.plugins.kafka.protocol import message
 from insync.plugins.kafka.protocol.apis import Api
 from insync.replication.core import messages as m
-from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import groups as gm
 
 from .test_listener import client_of, fetch, node_at
 

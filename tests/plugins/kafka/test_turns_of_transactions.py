@@ -11,9 +11,9 @@ import trio
 from insync.plugins.kafka.listener import Link
 from insync.plugins.kafka.protocol import message
 from insync.plugins.kafka.protocol.apis import Api
-from insync.replication.core.broker.shards import Shards
-from insync.replication.core.broker.transacting import Transacting
-from insync.replication.core.coordination import transaction_messages as tm
+from insync.replication.core.broker.coordination.shards import Shards
+from insync.replication.core.broker.coordination.transacting import Transacting
+from insync.replication.core.messages import transactions as tm
 from insync.replication.node._payloads import Batches
 from insync.replication.node._replica_host import ReplicaHost
 

@@ -13,12 +13,12 @@ import trio
 
 from insync.replication import wire
 from insync.replication.core import messages as m
-from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.coordination import shard_events as ev
-from insync.replication.core.coordination.group_settings import GroupSettings
 from insync.replication.core.coordination.topics_view import TopicInfo, TopicsView
 from insync.replication.core.errors import ErrorCode
-from tests.replication.core.coordination.harness import GroupHost
+from insync.replication.core.groups.settings import GroupSettings
+from insync.replication.core.messages import groups as gm
+from tests.replication.core.groups.harness import GroupHost
 
 from .fake_cluster import FakeCluster, FakeNode, fake_cluster
 

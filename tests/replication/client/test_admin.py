@@ -20,9 +20,9 @@ from insync.replication.client import (
     UnknownTopicError,
 )
 from insync.replication.core import messages as m
-from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
+from insync.replication.core.messages import groups as gm
 
 from .fake_cluster import FakeNode, fake_cluster
 from .faults import disconnect, drop

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from insync.replication.client._assignors import find_assignors
-from insync.replication.core.coordination.assignment import Subscription
+from insync.replication.core.groups.assignors.assignment import Subscription
 
 MEMBERS = {name: Subscription(topics=frozenset({"t"})) for name in ("a", "b")}
 

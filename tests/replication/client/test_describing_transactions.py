@@ -22,9 +22,9 @@ from insync.replication.client import (
     TransactionalIdNotFoundError,
 )
 from insync.replication.core import messages as m
-from insync.replication.core.coordination import group_messages as gm
-from insync.replication.core.coordination import transaction_messages as tm
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import groups as gm
+from insync.replication.core.messages import transactions as tm
 
 from .fake_cluster import FakeNode, fake_cluster
 

@@ -28,8 +28,8 @@ from insync.replication.client import (
 )
 from insync.replication.client.errors import InvalidRecordError
 from insync.replication.core import messages as m
-from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import groups as gm
 from insync.storage.batch import build_batch
 
 from .fake_cluster import FakeNode, fake_cluster

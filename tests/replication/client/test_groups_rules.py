@@ -26,9 +26,9 @@ from insync.replication.client import (
 )
 from insync.replication.client._assignors import find_assignors
 from insync.replication.core import messages as m
-from insync.replication.core.coordination import group_messages as gm
-from insync.replication.core.coordination.assignment import Assignment, Counts, Members, Partition
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.groups.assignors.assignment import Assignment, Counts, Members, Partition
+from insync.replication.core.messages import groups as gm
 
 from .fake_coordinator import SETTINGS, group_cluster
 from .test_consumer import fill

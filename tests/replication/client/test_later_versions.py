@@ -10,7 +10,7 @@ import trio
 from insync.replication import wire
 from insync.replication.client import Consumer, UnknownServerError
 from insync.replication.core import messages as m
-from insync.replication.core.coordination import group_messages as gm
+from insync.replication.core.messages import groups as gm
 
 from .fake_cluster import FakeNode
 from .fake_coordinator import group_cluster

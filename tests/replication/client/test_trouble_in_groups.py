@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from insync.replication.client import ClientError, Consumer, Listener, _member
-from insync.replication.core.coordination import group_messages as gm
+from insync.replication.core.messages import groups as gm
 
 from .fake_coordinator import group_cluster
 from .patience import PATIENCE

@@ -11,8 +11,8 @@ import attrs
 import trio
 
 from insync.replication import wire
-from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import groups as gm
 from insync.transport import Connection, Identity, TransportError, connect
 
 KINDS = {cls: kind for kind, cls in wire.REQUEST_TYPES.items()}

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from insync.replication import NodeSettings
-from insync.replication.core.coordination import group_messages as gm
-from insync.replication.core.coordination.assignment import Partition, Subscription
-from insync.replication.core.coordination.group_settings import GroupSettings
+from insync.replication.core.groups.assignors.assignment import Partition, Subscription
+from insync.replication.core.groups.settings import GroupSettings
+from insync.replication.core.messages import groups as gm
 from insync.replication.node import InvalidSettingError
 from insync.replication.node._assignors import assignor
 from insync.replication.node._group_settings import group_settings
-from tests.replication.core.coordination.harness import GroupHost, topic_id
+from tests.replication.core.groups.harness import GroupHost, topic_id
 
 
 class First:

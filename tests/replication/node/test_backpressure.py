@@ -13,7 +13,7 @@ import trio
 
 from insync.replication import Admin, Node, wire
 from insync.replication.core import messages as m
-from insync.replication.core.broker import producing
+from insync.replication.core.broker.producing import producing
 from insync.storage.batch import build_batch
 from insync.transport import Connection, Identity, Response, TransportError, connect
 from insync.transport.frames import Limits

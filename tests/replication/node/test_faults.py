@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from insync.replication import Admin, Node, NodeSettings
-from insync.replication.core.broker.membership import Membership
+from insync.replication.core.broker.membership.registration import Membership
 from insync.replication.metadata import MemoryHub
 from insync.replication.node import DuplicateNodeError, NodeError, NodeStartError, _registration
 from insync.replication.node._registration import Registration

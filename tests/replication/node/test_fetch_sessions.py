@@ -13,10 +13,10 @@ import trio
 from insync.replication import Admin, Node, Producer, wire
 from insync.replication.core import messages as m
 from insync.replication.core.broker import effects as fx
-from insync.replication.core.broker import serving
 from insync.replication.core.broker.context import Context
 from insync.replication.core.broker.events import FetchArrived
-from insync.replication.core.broker.fetch_session import SessionCache
+from insync.replication.core.broker.fetching import serving
+from insync.replication.core.broker.fetching.fetch_session import SessionCache
 from insync.replication.core.broker.timers import Timers
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition.effects import FetchAnswer

@@ -17,8 +17,8 @@ import trio.lowlevel
 
 from insync.replication import Admin, Consumer, Node, NodeSettings
 from insync.replication.core import messages as m
-from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import groups as gm
 from insync.replication.metadata import StoreUnavailableError
 from insync.replication.node import NodeError, gateways
 from insync.replication.node._client_state import KeptForClients

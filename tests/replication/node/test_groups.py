@@ -12,9 +12,9 @@ import pytest
 import trio
 
 from insync.replication import Admin, Node, NodeSettings, Producer, ReplicationError
-from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.coordination.routing import GROUP_TOPIC
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import groups as gm
 from insync.replication.node.logs import Event
 
 from .group_clients import Caller, Member, calling, settle

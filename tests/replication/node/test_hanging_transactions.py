@@ -21,10 +21,10 @@ from insync.replication.client import (
     _transaction_admin,
 )
 from insync.replication.core import messages as m
-from insync.replication.core.broker import aborting, transacting
-from insync.replication.core.broker.shards import Shards
-from insync.replication.core.coordination import transaction_messages as tm
+from insync.replication.core.broker.coordination import aborting, transacting
+from insync.replication.core.broker.coordination.shards import Shards
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import transactions as tm
 from insync.replication.core.types import PartitionId
 from insync.replication.node.operations import metrics
 from insync.transport import TransportError

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from insync.replication import wire
-from insync.replication.core.broker.proposing import MOST_TOGETHER, REFUSED_PAUSE
+from insync.replication.core.broker.membership.proposing import MOST_TOGETHER, REFUSED_PAUSE
 from insync.replication.core.control import records as rec
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev

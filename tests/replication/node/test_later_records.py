@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from insync.replication import wire
-from insync.replication.core import transaction as tx
+from insync.replication.core import store_transaction as tx
 from insync.replication.core.control import records as rec
 from insync.replication.metadata import MemoryStore, Put
 from insync.replication.node import _store

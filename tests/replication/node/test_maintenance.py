@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from insync.replication import Admin, Node
-from insync.replication.core.broker.assignments import Assignments
 from insync.replication.core.broker.effects import DeleteLog, SetLogAside
+from insync.replication.core.broker.membership.assignments import Assignments
 from insync.replication.core.control.records import TopicConfig
 from insync.replication.core.faces import ClockVerdict, WallClocks
 from insync.replication.core.types import PartitionId

@@ -11,7 +11,7 @@ import pytest
 
 from insync.replication import Admin, Node, Producer
 from insync.replication.core import messages as m
-from insync.replication.core.broker.broker import Broker
+from insync.replication.core.broker.machine import Broker
 from insync.replication.node.operations.inbound import TransportInbound
 from insync.transport.stream import StreamLink
 

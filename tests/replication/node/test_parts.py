@@ -19,13 +19,8 @@ from insync.replication.core.broker import effects as bx
 from insync.replication.core.broker.events import OutsideAnswered
 from insync.replication.core.control import records as rec
 from insync.replication.core.control.view import ClusterView
-from insync.replication.core.coordination.transaction_shard import (
-    AllocateIds,
-    IdsAllocated,
-    ReadRevision,
-    RevisionRead,
-)
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.transactions.shard import AllocateIds, IdsAllocated, ReadRevision, RevisionRead
 from insync.replication.core.types import PartitionId
 from insync.replication.metadata import MemoryHub, Put, StoreUnavailableError
 from insync.replication.node import NodeSettings

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from insync.replication.core.broker.payloads import MalformedBatchError, RefusedBatchError
+from insync.replication.core.broker.producing.payloads import MalformedBatchError, RefusedBatchError
 from insync.replication.core.errors import ErrorCode
 from insync.replication.node._payloads import NO_PAYLOAD, SharedPayload
 from insync.transport._payload import PayloadPool

@@ -9,7 +9,7 @@ import pytest
 
 from insync.replication import wire
 from insync.replication.core import faces
-from insync.replication.core import transaction as tx
+from insync.replication.core import store_transaction as tx
 from insync.replication.core.control import records as rec
 from insync.replication.metadata import MemoryHub, MemoryStore, Put, Session, Unknown
 from insync.replication.node._registration import Registration

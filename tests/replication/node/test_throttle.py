@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from insync.replication import Admin, Node, Producer
-from insync.replication.core.broker.throttle import Throttle
+from insync.replication.core.broker.fetching.throttle import Throttle
 from insync.replication.core.control.records import PartitionRecord, Versioned
 from insync.replication.core.control.view import ClusterView
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from insync.replication.core.broker.membership import NodeIdTakenError
+from insync.replication.core.broker.membership.registration import NodeIdTakenError
 from insync.replication.simulation import Settings, Violated
 from insync.replication.simulation.cluster import Cluster
 

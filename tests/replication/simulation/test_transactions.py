@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from insync.replication.core.coordination.transaction_records import (
+from insync.replication.core.transactions.records import (
     Status,
     TopicPartitions,
     TransactionKey,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from insync.replication.core.messages import FetchResponse, FetchResult
-from insync.replication.core.transaction import SameValue
+from insync.replication.core.store_transaction import SameValue
 from insync.replication.simulation import Run, Settings, run
 from insync.replication.simulation.versions import LATER_ERROR, MIXED
 

@@ -10,11 +10,15 @@ import attrs
 from insync.replication.core import messages as m
 from insync.replication.core.broker import effects as fx
 from insync.replication.core.broker import events as ev
-from insync.replication.core.broker.channels import Channels
 from insync.replication.core.broker.context import BrokerSettings, Context
-from insync.replication.core.broker.following import Following
-from insync.replication.core.broker.payloads import CONTROL, TRANSACTIONAL, MalformedBatchError
+from insync.replication.core.broker.fetching.channels import Channels
+from insync.replication.core.broker.fetching.following import Following
 from insync.replication.core.broker.ports import LogPort
+from insync.replication.core.broker.producing.payloads import (
+    CONTROL,
+    TRANSACTIONAL,
+    MalformedBatchError,
+)
 from insync.replication.core.control.records import NodeRecord, PartitionRecord, TopicRecord, Versioned
 from insync.replication.core.control.topics import TopicConfig
 from insync.replication.core.control.view import ClusterView

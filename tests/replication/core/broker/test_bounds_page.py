@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from insync.replication.core.broker import peers, ports, producing
+from insync.replication.core.broker import ports
+from insync.replication.core.broker.membership import peers
+from insync.replication.core.broker.producing import producing
 from insync.replication.core.control import admin_requests
 from insync.replication.core.messages import MOST_DESCRIBED, MOST_LOOK_UPS, MOST_PRODUCERS, Kind
 from insync.replication.wire._codec import REQUEST_TYPES

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from insync.replication.core.broker.broker import Broker
 from insync.replication.core.broker.context import BrokerSettings, Context
 from insync.replication.core.broker.effects import Job
 from insync.replication.core.broker.events import Report
+from insync.replication.core.broker.machine import Broker
 from insync.replication.core.broker.ports import COLD, Cold, LogRange
 from insync.replication.core.control.records import Versioned
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
 from insync.replication.core.types import BatchMeta, PartitionId
-from tests.replication.core.test_isr_change import LIVE, A, B, record
+from tests.replication.core.partition.test_isr_change import LIVE, A, B, record
 
 PARTITION = PartitionId("x", 0)
 OPENED = ev.Opened(log_start_offset=0, log_end_offset=0, high_watermark=0, epochs=(), producers=())

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from insync.replication.core.broker.throttle import Throttle
+from insync.replication.core.broker.fetching.throttle import Throttle
 from insync.replication.core.broker.timers import NEVER, Timers
 
 

@@ -1,0 +1,1 @@
+"""Requests that write to logs, and the payloads in which their batches come."""

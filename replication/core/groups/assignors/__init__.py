@@ -1,0 +1,1 @@
+"""Assignors: the ways to share partitions among the members of a group."""

@@ -1,0 +1,18 @@
+"""What a decision about a group may look at besides the group."""
+
+from __future__ import annotations
+
+import attrs
+
+from ..coordination.decisions import Clock
+from ..coordination.topics_view import TopicsView
+from .settings import GroupSettings
+
+
+@attrs.frozen(kw_only=True)
+class Context:
+    """The cluster's topics, what an operator has chosen, and the time."""
+
+    view: TopicsView
+    settings: GroupSettings
+    clock: Clock

@@ -1,0 +1,1 @@
+"""Kafka's serialization by schema, and the records of its controllers."""

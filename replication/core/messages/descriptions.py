@@ -1,0 +1,327 @@
+"""Requests and answers about what there is, and how it is: nodes, topics, replicas, producers, changes."""
+
+from __future__ import annotations
+
+import attrs
+
+from ..types import NO_EPOCH, NO_LEADER, Value
+from .admin import PartitionName
+
+MOST_DESCRIBED = 2_000
+"""Partitions that one answer describes (Kafka's `max.request.partition.size.limit`, KIP-966); a cursor says where
+the next one goes on."""
+MOST_PRODUCERS = 10_000
+"""Producers that one answer describes, and of one partition; those with an open transaction come first."""
+EVERY_PRODUCER = -1
+
+
+@attrs.frozen(kw_only=True)
+class MetadataRequest:
+    """`topics` None asks for all of them. `quotas`: whether the limits of clients and nodes are asked for, too.
+
+    partition_limit: no more partitions in one answer; 0: all. cursor: the first partition that is asked for, where
+    a former answer ended (`next_cursor`); topics and partitions go in order (KIP-966).
+    """
+
+    topics: list[str] | None = None
+    quotas: bool = False
+    partition_limit: int = 0
+    cursor: PartitionName | None = None
+
+
+@attrs.frozen(kw_only=True)
+class NodeInfo:
+    node_id: int
+    incarnation: int
+    endpoints: list[str]
+    rack: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class PartitionInfo:
+    partition: int
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    replicas: list[int]
+    isr: list[int]
+    elr: list[int]
+    last_known_elr: list[int] = attrs.Factory(list)
+    adding: list[int] = attrs.Factory(list)
+    removing: list[int] = attrs.Factory(list)
+    recovering: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class TopicInfo:
+    """`error` is UNKNOWN_TOPIC_OR_PARTITION for a topic that was asked for and does not exist."""
+
+    name: str
+    error: int
+    topic_id: str = ""
+    replication_factor: int = 0
+    config: dict[str, Value] = attrs.Factory(dict)
+    partitions: list[PartitionInfo] = attrs.Factory(list)
+
+
+@attrs.frozen(kw_only=True)
+class QuotaInfo:
+    """The limits of one entity, see `insync.replication.core.control.quotas`."""
+
+    entity_type: str
+    name: str
+    limits: dict[str, int]
+
+
+@attrs.frozen(kw_only=True)
+class MetadataResponse:
+    """The cluster as the answering node sees it at store revision `revision`."""
+
+    cluster_id: str
+    revision: int
+    controller_id: int
+    nodes: list[NodeInfo]
+    topics: list[TopicInfo]
+    quotas: list[QuotaInfo] = attrs.Factory(list)
+    next_cursor: PartitionName | None = None
+    """Where to go on; None: there is no more. The last topic may then be there in part."""
+
+
+@attrs.frozen(kw_only=True)
+class DescribeProducersRequest:
+    """What has a producer written to these partitions (KIP-664)? Asked of their leader; with `any_replica` of a
+    node that follows them, too.
+
+    `producer_id` `EVERY_PRODUCER`: all of them are told, in `producers` of each partition. Partitions that are
+    missing in the answer were not looked at, as it was full (`MOST_PRODUCERS`): they are to be asked for again.
+    """
+
+    producer_id: int
+    partitions: list[PartitionName]
+    any_replica: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class ActiveProducer:
+    """What a partition knows of one producer (KIP-664).
+
+    `last_sequence` -1: only its epoch is known. `last_timestamp_ms`: the largest of its last batch, in milliseconds
+    since 1970 as the producer gave it; -1 while that is on its way to the device. `coordinator_epoch`: of its last
+    marker. `start_offset`: of its open transaction. -1 where there is none.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int = -1
+    last_timestamp_ms: int = -1
+    coordinator_epoch: int = -1
+    start_offset: int = -1
+
+
+@attrs.frozen(kw_only=True)
+class DescribeProducersResult:
+    """`last_sequence` and `last_offset` are those of its last record in the log, -1 if there is none; that is
+    committed if `last_offset` is below `high_watermark`.
+    """
+
+    topic: str
+    partition: int
+    error: int
+    producer_epoch: int = -1
+    last_sequence: int = -1
+    last_offset: int = -1
+    high_watermark: int = -1
+    leader: int = NO_LEADER
+    leader_epoch: int = NO_EPOCH
+    producers: list[ActiveProducer] = attrs.Factory(list)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing of what the producer has written can vanish: only then may another go on from there."""
+        return self.error == 0 and (self.last_offset < 0 or self.last_offset < self.high_watermark)
+
+
+@attrs.frozen(kw_only=True)
+class DescribeProducersResponse:
+    partitions: list[DescribeProducersResult]
+
+
+@attrs.frozen(kw_only=True)
+class DescribePartitionsRequest:
+    """`topics` None asks for every partition that the answering node hosts.
+
+    partition_limit, cursor: as in `MetadataRequest`.
+    """
+
+    topics: list[str] | None = None
+    partition_limit: int = 0
+    cursor: PartitionName | None = None
+
+
+@attrs.frozen(kw_only=True)
+class FollowerInfo:
+    """A follower as its leader sees it; `log_end_offset` -1 until it has fetched in this epoch."""
+
+    node_id: int
+    log_end_offset: int
+    lag_ms: int
+    in_sync: bool
+    why_out: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class ReplicaInfo:
+    """One replica on the answering node; `followers` is filled by the leader alone. `log_dir`: where its log lies,
+    empty while it is being made.
+    """
+
+    topic: str
+    partition: int
+    role: str
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    size_bytes: int
+    isr: list[int]
+    followers: list[FollowerInfo] = attrs.Factory(list)
+    error: str = ""
+    log_dir: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class DescribePartitionsResponse:
+    """`store_age_ms`: since when the metadata store has taken no write of the node; what it knows is as old."""
+
+    node_id: int
+    incarnation: int
+    partitions: list[ReplicaInfo]
+    next_cursor: PartitionName | None = None
+    store_age_ms: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class GetReplicaLogInfoRequest:
+    """How complete are these logs? Asked by the controller before an unclean election (KIP-966)."""
+
+    partitions: list[PartitionName]
+
+
+@attrs.frozen(kw_only=True)
+class ReplicaLogInfo:
+    """`leader_epoch` is the one that the replica has entered; `last_epoch` that of its last batch, -1 for none.
+
+    `topic_id`: of which topic of that name it is a replica; empty if unsaid.
+    """
+
+    topic: str
+    partition: int
+    leader_epoch: int
+    last_epoch: int
+    log_end_offset: int
+    topic_id: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class GetReplicaLogInfoResponse:
+    """Partitions whose log is not open are left out."""
+
+    node_id: int
+    incarnation: int
+    partitions: list[ReplicaLogInfo]
+
+
+@attrs.frozen(kw_only=True)
+class IsSilentRequest:
+    """Does this process leave your questions open, too? Asked by a node to which it does."""
+
+    node_id: int
+    incarnation: int
+
+
+@attrs.frozen(kw_only=True)
+class IsSilentResponse:
+    """`silent`: whether it does; a node that has asked it nothing says no."""
+
+    silent: bool
+
+
+@attrs.frozen(kw_only=True)
+class DescribeNodeRequest:
+    """Asks a node how it is."""
+
+
+@attrs.frozen(kw_only=True)
+class HealthCheck:
+    """`detail` says what is wrong, or (where all is well) what was looked at."""
+
+    name: str
+    ok: bool
+    detail: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class LogDirectoryInfo:
+    """`error` is why it is offline, empty while it works; sizes in bytes.
+
+    free_bytes: what the device has left for it, -1 if that is not known. device: the same text for log directories
+    that share what is left. stray_logs, stray_bytes: the logs that were set aside, and the space that they take.
+    """
+
+    path: str
+    error: str = ""
+    partitions: int = 0
+    size_bytes: int = 0
+    free_bytes: int = -1
+    device: str = ""
+    stray_logs: int = 0
+    stray_bytes: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class DescribeNodeResponse:
+    """`counters` only grow while the process (`incarnation`) lives: bytes and requests since its start."""
+
+    node_id: int
+    incarnation: int
+    uptime_ms: int
+    controller_id: int
+    checks: list[HealthCheck]
+    log_directories: list[LogDirectoryInfo]
+    counters: dict[str, int]
+    version: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class DescribeChangesRequest:
+    """Asks a node for the changes that it remembers, from number `start` on, at most `limit` of them.
+
+    Numbers count from 1 within a process: under another `incarnation` than the node's (-1: any) all are told.
+    """
+
+    start: int = 1
+    incarnation: int = -1
+    limit: int = 500
+
+
+@attrs.frozen(kw_only=True)
+class ChangeInfo:
+    """A change of the cluster as one node saw it: an event by name, its facts, and when, in ms since 1970."""
+
+    number: int
+    at_ms: int
+    name: str
+    facts: dict[str, str | int | list[int]]
+
+
+@attrs.frozen(kw_only=True)
+class DescribeChangesResponse:
+    """`next_number`: where to go on. `first_number`: the oldest that is still remembered."""
+
+    node_id: int
+    incarnation: int
+    first_number: int
+    next_number: int
+    changes: list[ChangeInfo] = attrs.Factory(list)

@@ -1,0 +1,137 @@
+"""Markers: they are sent until every partition has them, through refusals, moves and a store that is away."""
+
+from __future__ import annotations
+
+import pytest
+
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import transactions as tm
+from insync.replication.core.transactions.marker_queue import MarkersAnswered
+from insync.replication.core.transactions.records import Status
+
+from .harness import Coordinator, View
+
+
+def test_markers_go_on_until_every_partition_has_said_that_it_has_them() -> None:
+    host = Coordinator()
+    host.init()
+    host.add(500, 0, "a", "b")
+    host.answers = False
+    host.end(500, 0)
+    first, second = host.outward[-2:]
+    host.answer(first)
+    host.answer(second, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert host.value.status is Status.PREPARE_COMMIT
+    host.pass_time(0.06)
+    again = host.last_sent()
+    assert (again.node, again.attempt > second.attempt) == (2, True)
+    host.hear(MarkersAnswered(again.attempt))
+    host.see({"a": 1, "b": 7}, 2)
+    assert host.last_sent().node == 7, "at once when the leader moves"
+    host.answer(again)
+    assert host.value.status is Status.PREPARE_COMMIT, "an answer to an earlier attempt"
+    host.answer(host.last_sent())
+    assert host.value.status is Status.COMPLETE_COMMIT
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    ],
+)
+def test_no_error_counts_as_done(error: ErrorCode) -> None:
+    host = Coordinator()
+    host.init()
+    host.add(500, 0, "a")
+    host.answers = False
+    host.end(500, 0)
+    for _ in range(5):
+        host.answer(host.last_sent(), error)
+        host.pass_time(1.0)
+    assert host.value.status is Status.PREPARE_COMMIT
+    assert len(host.outward) >= 5
+    host.answer(host.last_sent())
+    assert host.value.status is Status.COMPLETE_COMMIT
+
+
+def test_a_partition_without_a_leader_is_not_skipped() -> None:
+    host = Coordinator(a=-1)
+    host.init()
+    host.add(500, 0, "a")
+    host.end(500, 0)
+    host.pass_time(60.0)
+    assert (host.markers, host.value.status) == ([], Status.PREPARE_COMMIT)
+    host.see({"a": 4}, 2)
+    assert host.value.status is Status.COMPLETE_COMMIT
+
+
+def test_only_a_view_that_must_know_of_it_says_that_a_topic_is_gone() -> None:
+    host = Coordinator(b=2)
+    host.init()
+    host.add(500, 0, "a", view_revision=5)
+    host.end(500, 0)
+    assert host.value.status is Status.PREPARE_COMMIT, "this view is older than the topic"
+    host.see({"b": 2}, 4)
+    assert host.value.status is Status.PREPARE_COMMIT
+    host.see({"b": 2}, 5)
+    assert host.value.status is Status.COMPLETE_COMMIT
+
+
+def test_after_a_move_the_next_coordinator_goes_on_with_the_markers() -> None:
+    host = Coordinator()
+    host.init()
+    host.add(500, 0, "a", "b")
+    host.answers = False
+    host.end(500, 0)
+    old = host.outward[-1]
+    sent = len(host.outward)
+    host.revision = 9
+    host.view = View({("a", 0): 1})
+    host.lead()
+    (again,) = host.outward[sent:]
+    assert (again.node, again.request.coordinator_epoch) == (1, 2)
+    host.hear(MarkersAnswered(old.attempt, ()), 1)
+    host.answer(again)
+    assert host.value.status is Status.PREPARE_COMMIT, "the view may be older than topic b"
+    host.see({"a": 1}, 9)
+    assert host.value.status is Status.COMPLETE_COMMIT
+
+
+def test_a_store_that_is_away_is_asked_again() -> None:
+    host = Coordinator()
+    host.init()
+    host.add(500, 0, "a", "b")
+    host.answers = False
+    host.end(500, 0)
+    host.store_is_away = True
+    host.view = View({("a", 0): 1}, 9)
+    host.lead()
+    host.answer(host.last_sent())
+    waiting = host.send(tm.InitTransactionsRequest(transactional_id="other", timeout_ms=60_000), 600.0)
+    host.pass_time(30.0)
+    assert host.value.status is Status.PREPARE_COMMIT, "nobody knows how old topic b is"
+    assert waiting not in host.said
+    host.store_is_away = False
+    host.pass_time(2.0)
+    assert host.value.status is Status.COMPLETE_COMMIT
+    assert host.said[waiting].producer_id == 510, "those of the coordinator before are lost"
+
+
+def test_a_marker_that_is_refused_is_tried_each_second_for_as_long_as_it_takes() -> None:
+    host = Coordinator()
+    host.init()
+    host.add(500, 0, "a")
+    host.answers = False
+    host.end(500, 0)
+    times = []
+    for _ in range(20):
+        host.answer(host.last_sent(), ErrorCode.NOT_ENOUGH_REPLICAS)
+        sent, before = len(host.outward), host.now
+        while len(host.outward) == sent:
+            host.pass_time(0.05)
+            assert host.now < before + 2.0, "it is not sent again"
+        times.append(round(host.now - before, 2))
+    assert times[0] < 0.15 and 0.95 < max(times) < 1.15
