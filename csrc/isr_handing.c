@@ -274,7 +274,7 @@ static PyMemberDef queue_members[] = {
 static PySequenceMethods queue_as_sequence = {.sq_length = queue_length};
 
 static PyTypeObject RecordQueueType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "insync.replication.client._joining.RecordQueue",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "insync.replication.client.producer._joining.RecordQueue",
     .tp_doc = PyDoc_STR("RecordQueue(most): as `_handover.RecordQueue`, without a lock."),
     .tp_basicsize = sizeof(RecordQueue),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
@@ -429,7 +429,7 @@ static void entrance_dealloc(Entrance *self)
 }
 
 static PyTypeObject EntranceType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "insync.replication.client._joining.Entrance",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "insync.replication.client.producer._joining.Entrance",
     .tp_doc = PyDoc_STR("Entrance(queue, joiner, producer, portal, begin, kind, seconds, record_cost): called with an "
                         "owner, a topic, a value and a key, gives what `send` gives, or None."),
     .tp_basicsize = sizeof(Entrance),

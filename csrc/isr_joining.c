@@ -1,4 +1,4 @@
-/* `insync.replication.client._joining`: a record joins the open batch of its partition, and `send` is awaited.
+/* `insync.replication.client.producer._joining`: a record joins the open batch of its partition, and `send` is awaited.
  *
  * Everything here has a twin in Python that does the same to the same objects: `Joiner` is `_accumulator.join`,
  * `Sending` (isr_sending.c) the coroutine of `Producer.send`. The fields of those objects are slots, whose offsets
@@ -276,7 +276,7 @@ static void joiner_dealloc(Joiner *self)
 }
 
 PyTypeObject isr_JoinerType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "insync.replication.client._joining.Joiner",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "insync.replication.client.producer._joining.Joiner",
     .tp_doc = PyDoc_STR("Joiner(accumulator, clock=None): called with a topic, a value and a key, does what "
                         "`_accumulator.join` does."),
     .tp_basicsize = sizeof(Joiner),

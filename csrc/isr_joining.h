@@ -1,4 +1,4 @@
-/* What the parts of `insync.replication.client._joining` share: the fields of an accumulator, and `join`. */
+/* What the parts of `insync.replication.client.producer._joining` share: the fields of an accumulator, and `join`. */
 #ifndef ISR_JOINING_H
 #define ISR_JOINING_H
 

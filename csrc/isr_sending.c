@@ -292,7 +292,7 @@ static PyGetSetDef sending_attributes[] = {
 };
 
 static PyTypeObject SendingType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "insync.replication.client._joining.Sending",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "insync.replication.client.producer._joining.Sending",
     .tp_doc = PyDoc_STR("One call of `Producer.send`. To be awaited, as a coroutine: nothing happens before."),
     .tp_basicsize = sizeof(Sending),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
@@ -410,7 +410,7 @@ static PyMethodDef sender_methods[] = {
 };
 
 static PyTypeObject SenderType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "insync.replication.client._joining.Sender",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "insync.replication.client.producer._joining.Sender",
     .tp_doc = PyDoc_STR("Sender(joiner, in_full, pause, most): called as `Producer.send`, gives what is awaited."),
     .tp_basicsize = sizeof(Sender),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,

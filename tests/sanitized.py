@@ -35,7 +35,7 @@ _NATIVE = (
     "insync.storage._native",
     "insync.transport._native",
     "insync.transport._framing",
-    "insync.replication.client._joining",
+    "insync.replication.client.producer._joining",
 )
 
 

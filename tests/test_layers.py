@@ -60,7 +60,11 @@ PLANTS = [
         "from ..core.broker.membership.proposing import Proposing",
         "a node decides nothing",
     ),
-    ("replication/client/producer.py", "from ...storage import LogDirectory", "nothing else of storage"),
+    (
+        "replication/client/producer/producer.py",
+        "from ...storage import LogDirectory",
+        "nothing else of storage",
+    ),
     ("replication/core/control/records.py", "from ...node import Node", "imports go one way"),
 ]
 

@@ -12,7 +12,7 @@ import attrs
 from ...replication.asyncio import Admin
 from ...replication.cli.measures import THROTTLES
 from ...replication.client import ServerError
-from ...replication.client._groups import GroupDescription, ResetTo
+from ...replication.client.admin._groups import GroupDescription, ResetTo
 from ...replication.core.types import PartitionId, Value
 from ...replication.core.wording import counted
 from ...replication.errors import ReplicationError

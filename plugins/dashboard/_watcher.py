@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 
 from ...replication.asyncio import Admin
 from ...replication.client import ClientError, GroupDescription, GroupIdNotFoundError, GroupListing
-from ...replication.client._transaction_admin import HANGS_AFTER_MS
+from ...replication.client.admin._transactions import HANGS_AFTER_MS
 from ...transport import TransportError
 from ._changes import ChangeLog
 from ._findings import Finding, findings

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from ..client import Admin as TrioAdmin
-from ..client._user_admin import MECHANISMS, Verified
+from ..client.admin._users import MECHANISMS, Verified
 from ..core.messages import UserInfo
 from ..core.scram import ITERATIONS
 from ._bridge import Bridge

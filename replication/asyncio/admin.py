@@ -7,12 +7,12 @@ from typing import Any
 
 from ..client import Admin as TrioAdmin
 from ..client import ClientSettings, ClusterInfo, Elections, NodeReport, Reassignment, ServerError
-from ..client._groups import GroupDescription, GroupListing, ResetTo
-from ..client._operations import EntityType, NodeChanges, NodeHealth
 from ..client._settings import make_settings
-from ..client._transaction_admin import HANGS_AFTER_MS, HangingTransaction
 from ..client.admin import TopicInfo
-from ..client.blocking import client_portal
+from ..client.admin._groups import GroupDescription, GroupListing, ResetTo
+from ..client.admin._operations import EntityType, NodeChanges, NodeHealth
+from ..client.admin._transactions import HANGS_AFTER_MS, HangingTransaction
+from ..client.threads.blocking import client_portal
 from ..core.messages import ActiveProducer, NodeInfo, QuotaInfo
 from ..core.messages.transactions import TransactionDescription, TransactionListing
 from ..core.types import PartitionId, Value

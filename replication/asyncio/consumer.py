@@ -15,12 +15,12 @@ from typing import Any, Self, TypeVar
 from ..client import ClosedError, ConsumerRecord, ConsumerSettings, FetchedBatches, SkippedRecords
 from ..client import Consumer as TrioConsumer
 from ..client import _arguments as given
-from ..client import _elsewhere as there
-from ..client._group import LEAVE_SECONDS, GroupMetadata
-from ..client._member import Due, OnCommit
 from ..client._settings import make_settings
-from ..client.blocking import client_portal
 from ..client.consumer import put_back
+from ..client.consumer._group import LEAVE_SECONDS, GroupMetadata
+from ..client.consumer._member import Due, OnCommit
+from ..client.threads import _elsewhere as there
+from ..client.threads.blocking import client_portal
 from ..core.types import PartitionId
 from ._bridge import Bridge, soon
 

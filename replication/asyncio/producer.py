@@ -13,11 +13,11 @@ from ..client import Deliveries as TrioDeliveries
 from ..client import Delivery as TrioDelivery
 from ..client import Producer as TrioProducer
 from ..client import _arguments as given
-from ..client._handover import Entrance, HandedOver, Handover
 from ..client._settings import make_settings
-from ..client._transactions import Positions
-from ..client.blocking import client_portal
 from ..client.producer import unprepared
+from ..client.producer._transactions import Positions
+from ..client.threads._handover import Entrance, HandedOver, Handover
+from ..client.threads.blocking import client_portal
 from ._bridge import Bridge, done, released, soon
 
 _YIELD_EVERY = 256

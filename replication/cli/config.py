@@ -11,7 +11,7 @@ from .errors import UsageError
 from .topic import setting
 
 if TYPE_CHECKING:
-    from ..client._operations import EntityType
+    from ..client.admin._operations import EntityType
     from ..core.types import Value
 
 app = App(

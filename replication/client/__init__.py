@@ -4,11 +4,6 @@ import logging
 
 from ...transport.repeats import limited
 from ..core.messages import ActiveProducer
-from ._corrupt import SkippedRecords
-from ._group import GroupMetadata
-from ._groups import GroupDescription, GroupListing, GroupMember, GroupPartition
-from ._member import Listener
-from ._murmur2 import partition_for_key
 from ._settings import (
     ClientSettings,
     ConsumerSettings,
@@ -17,9 +12,6 @@ from ._settings import (
     ProducerSettings,
     Serializer,
 )
-from ._transaction_admin import HangingTransaction
-from ._transactions import Transaction
-from ._user_admin import UserInfo, Verified
 from .admin import (
     Admin,
     ChangeInfo,
@@ -30,16 +22,13 @@ from .admin import (
     NodeReport,
     Reassignment,
 )
-from .batch_producer import BatchProducer, NamedProducer, Written
-from .blocking import (
-    BlockingAdmin,
-    BlockingConsumer,
-    BlockingDeliveries,
-    BlockingDelivery,
-    BlockingProducer,
-)
+from .admin._groups import GroupDescription, GroupListing, GroupMember, GroupPartition
+from .admin._transactions import HangingTransaction
+from .admin._users import UserInfo, Verified
 from .consumer import Consumer, ConsumerRecord, FetchedBatches
-from .delivery import Deliveries, Delivery, RecordMetadata
+from .consumer._corrupt import SkippedRecords
+from .consumer._group import GroupMetadata
+from .consumer._member import Listener
 from .errors import (
     ERROR_CLASSES,
     AuthorizationError,
@@ -129,6 +118,18 @@ from .group_errors import (
     UnsupportedAssignorError,
 )
 from .producer import Producer
+from .producer._murmur2 import partition_for_key
+from .producer._transactions import Transaction
+from .producer.batch_producer import BatchProducer, NamedProducer, Written
+from .producer.delivery import Deliveries, Delivery, RecordMetadata
+from .producer.transactional_batches import TransactionalBatchProducer
+from .threads.blocking import (
+    BlockingAdmin,
+    BlockingConsumer,
+    BlockingDeliveries,
+    BlockingDelivery,
+    BlockingProducer,
+)
 from .transaction_errors import (
     AbortTransactionError,
     ConcurrentTransactionsError,
@@ -146,7 +147,6 @@ from .transaction_errors import (
     TransactionTimedOutError,
     UnknownProducerIdError,
 )
-from .transactional_batches import TransactionalBatchProducer
 from .user_errors import (
     UnacceptableCredentialError,
     UnsupportedMechanismError,

@@ -7,9 +7,9 @@ from contextlib import nullcontext
 from typing import Any
 
 from .._portal import Portal
-from ..client._handover import Handover
 from ..client.errors import ClosedError
 from ..client.producer import Producer
+from ..client.threads._handover import Handover
 from ._engine import Engine
 from .listener import Listening
 

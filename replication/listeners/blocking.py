@@ -10,9 +10,9 @@ from typing import TypeVar
 import trio
 
 from .._portal import Held, Portal
-from ..client.blocking import BlockingProducer
 from ..client.errors import ClosedError
 from ..client.producer import Producer
+from ..client.threads.blocking import BlockingProducer
 from ._engine import Engine
 from ._faces import Asked, Elsewhere, lent, portal_of
 from ._turns import Hands, Turn, drive_blocking

@@ -10,9 +10,9 @@ from functools import partial
 import attrs
 import trio
 
-from ..client.delivery import Delivery
 from ..client.errors import ClientError, RecordTooLargeError
 from ..client.producer import Producer
+from ..client.producer.delivery import Delivery
 from ..errors import again
 from ._applying import FENCED, Answer, Applied
 from ._copy import Copy

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from ..client import _arguments as given
-from ..client._murmur2 import partition_for_key
 from ..client.errors import InvalidSettingError
+from ..client.producer._murmur2 import partition_for_key
 from .errors import StateClosedError
 
 H = TypeVar("H")

@@ -18,7 +18,7 @@ from typing import Any
 import trio
 
 from insync.replication import Producer
-from insync.replication.client.delivery import Delivery
+from insync.replication.client.producer.delivery import Delivery
 
 VALUE = b"x" * 100
 PROCESSES = 5

@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from insync.replication import Admin, BlockingProducer, Consumer, Producer, asyncio
-from insync.replication.client.delivery import Delivery
+from insync.replication.client.producer.delivery import Delivery
 
 from ._warm_up import warm_up
 

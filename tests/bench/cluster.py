@@ -16,7 +16,7 @@ from pathlib import Path
 import trio
 
 from insync.replication import Admin, Producer
-from insync.replication.client.delivery import Delivery
+from insync.replication.client.producer.delivery import Delivery
 
 from ..processes import cluster
 from . import _floor

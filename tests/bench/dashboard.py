@@ -16,7 +16,7 @@ import trio
 from selenium.webdriver.remote.webdriver import WebDriver
 
 from insync.replication import Admin
-from insync.replication.client.blocking import BlockingAdmin, BlockingConsumer, BlockingProducer
+from insync.replication.client.threads.blocking import BlockingAdmin, BlockingConsumer, BlockingProducer
 
 from ..plugins.dashboard.browser import COMMAND, Dashboard, browser, dashboard_process, until
 from ..processes import cluster

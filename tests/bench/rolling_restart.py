@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from insync.replication import Admin, Producer
-from insync.replication.client.delivery import Delivery
+from insync.replication.client.producer.delivery import Delivery
 
 from ..processes import NodeProcess, cluster
 from .report import Result, at_most

@@ -10,8 +10,8 @@ import attrs
 import trio
 
 from insync.replication import Consumer, Producer, ReplicationError
-from insync.replication.client.delivery import Delivery
 from insync.replication.client.errors import OffsetOutOfRangeError
+from insync.replication.client.producer.delivery import Delivery
 
 from .history import Acks, History
 

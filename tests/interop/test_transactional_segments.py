@@ -17,7 +17,7 @@ import pytest
 import trio
 
 from insync.replication import Admin, Consumer, Node, NodeSettings, Producer
-from insync.replication.client._isolation import Chunk, committed
+from insync.replication.client.consumer._isolation import Chunk, committed
 from insync.replication.core.messages import AbortedProducer
 from insync.storage import LogDirectory
 from insync.storage.batch import records, scan

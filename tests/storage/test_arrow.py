@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from insync.replication.client._murmur2 import partition_for_key
+from insync.replication.client.producer._murmur2 import partition_for_key
 from insync.storage import CorruptBatchError
 from insync.storage._native import ffi
 from insync.storage.batch import (

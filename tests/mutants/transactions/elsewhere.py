@@ -15,10 +15,10 @@ import attrs
 import trio
 import trio.testing
 
-from insync.replication.client import _fetcher, _isolation
+from insync.replication.client.consumer import _fetcher, _isolation
 from insync.storage import _cleaner, _compaction, disk_log
 from insync.storage._transactions import Transactions
-from tests.replication.client import test_isolation
+from tests.replication.client.consumer import test_isolation
 from tests.storage import test_transaction_model, test_transactions
 from tests.storage.building import open_disk
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from selenium.webdriver.common.by import By
 
-from insync.replication.client.blocking import BlockingAdmin, BlockingConsumer, BlockingProducer
+from insync.replication.client.threads.blocking import BlockingAdmin, BlockingConsumer, BlockingProducer
 from tests.processes import cluster
 
 from .browser import browser, dashboard, fill, press, shows, until

@@ -11,7 +11,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 
 from insync import __version__
-from insync.replication.client.blocking import BlockingAdmin, BlockingConsumer, BlockingProducer
+from insync.replication.client.threads.blocking import BlockingAdmin, BlockingConsumer, BlockingProducer
 from insync.transport.patience import PATIENCE as PATIENCE_OF_KITS
 from tests.processes import NodeProcess, cluster, start_again
 

@@ -8,7 +8,7 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from insync.replication.client.blocking import BlockingAdmin
+from insync.replication.client.threads.blocking import BlockingAdmin
 from tests.processes import STEADY, cluster
 
 from .browser import browser, complaints, confirm, dashboard, fill, find_browser, press, shows

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from selenium.webdriver.common.by import By
 
-from insync.replication.client.blocking import BlockingAdmin
+from insync.replication.client.threads.blocking import BlockingAdmin
 from tests.processes import cluster
 
 from .browser import browser, complaints, dashboard_process, find_browser, reads, shows, text_of, until

@@ -10,7 +10,7 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from insync.replication.client.blocking import BlockingAdmin, BlockingProducer
+from insync.replication.client.threads.blocking import BlockingAdmin, BlockingProducer
 from tests.processes import NodeProcess
 
 from .browser import browser, choose, complaints, confirm, dashboard, find_browser, press, reads, shows, until

@@ -30,7 +30,7 @@ from insync.replication.client import (
     TransactionStateError,
     UnknownTopicError,
 )
-from insync.replication.client._handover import HandedOver
+from insync.replication.client.threads._handover import HandedOver
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
 from insync.replication.node import Node as TrioNode
@@ -39,7 +39,7 @@ from insync.replication.state import StateClosedError
 from insync.replication.state.asyncio import ReplicatedDict
 
 from ..client.faults import answer_when, drop, fail_with
-from ..client.test_transactions import Script, ends
+from ..client.producer.test_transactions import Script, ends
 from ..client.threaded_cluster import ThreadedCluster, threaded_cluster
 
 

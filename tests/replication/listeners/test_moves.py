@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from insync.replication import Consumer, Producer
-from insync.replication.client._transactions import Transactions
+from insync.replication.client.producer._transactions import Transactions
 from insync.replication.client.transaction_errors import TransactionOutcomeUnknownError
 from insync.replication.core.types import PartitionId
 from insync.replication.listeners import AckMode, Listener, RecordFailedError

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from insync.replication import Admin, Consumer, Node, Producer, wire
-from insync.replication.client._offsets import _OffsetQuestion
+from insync.replication.client.connection._offsets import _OffsetQuestion
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
 from insync.replication.node import _client_state, _cold_reads

@@ -13,8 +13,8 @@ import trio
 from insync.replication import Admin, Consumer, Node, Producer
 from insync.replication.asyncio import Admin as AsyncioAdmin
 from insync.replication.asyncio import Consumer as AsyncioConsumer
-from insync.replication.client.blocking import BlockingAdmin, BlockingConsumer
 from insync.replication.client.errors import InvalidArgumentError, RequestTimeoutError, UnknownTopicError
+from insync.replication.client.threads.blocking import BlockingAdmin, BlockingConsumer
 from tests.replication.node.test_cluster import settings
 
 

@@ -18,8 +18,8 @@ from insync.replication.client import (
     InvalidTxnStateError,
     ProducerFencedError,
     UnknownTopicError,
-    _transaction_admin,
 )
+from insync.replication.client.admin import _transactions as _transaction_admin
 from insync.replication.core import messages as m
 from insync.replication.core.broker.coordination import aborting, transacting
 from insync.replication.core.broker.coordination.shards import Shards

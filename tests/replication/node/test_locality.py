@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from insync.replication import Admin, Consumer, Node, NodeSettings, Producer, wire
-from insync.replication.client._links import Links
+from insync.replication.client.connection._links import Links
 from insync.replication.core import messages as m
 from insync.replication.core.broker import effects as fx
 from insync.replication.core.errors import ErrorCode

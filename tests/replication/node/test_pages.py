@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from insync.replication import Admin, Node, wire
-from insync.replication.client import _pages
-from insync.replication.client._pages import whole_metadata
+from insync.replication.client.admin import _pages
+from insync.replication.client.admin._pages import whole_metadata
 from insync.replication.core import messages as m
 from insync.replication.core.control.records import PartitionRecord, TopicConfig, TopicRecord, Versioned
 from insync.replication.core.control.view import ClusterView
