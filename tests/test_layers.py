@@ -24,13 +24,13 @@ PLANTS = [
         "nothing imports a plugin",
     ),
     (
-        "replication/node/_fetches.py",
+        "replication/node/requests/_fetches.py",
         "from ..core.broker.fetching.serving import Serving",
         "a node decides nothing",
     ),
     ("replication/node/_node.py", "from ..core.partition.isr import may_join", "a node decides nothing"),
     (
-        "replication/node/_cluster_state.py",
+        "replication/node/store/_cluster_state.py",
         "from ..core.control.controller import Controller",
         "a node decides nothing",
     ),
@@ -40,23 +40,27 @@ PLANTS = [
         "a node decides nothing",
     ),
     (
-        "replication/node/_registration.py",
+        "replication/node/store/_registration.py",
         "from ..core.broker.membership import registration",
         "a node decides nothing",
     ),
     (
-        "replication/node/_view_reader.py",
+        "replication/node/store/_view_reader.py",
         "from ..core.broker.membership.viewing import Viewing",
         "a node decides nothing",
     ),
-    ("replication/node/_repair.py", "from ..core.recovery.repair import plan", "a node decides nothing"),
+    (
+        "replication/node/recovery/_repair.py",
+        "from ..core.recovery.repair import plan",
+        "a node decides nothing",
+    ),
     (
         "replication/node/_replicas.py",
         "from ..core.broker.membership.clocks import WallClocks",
         "a node decides nothing",
     ),
     (
-        "replication/node/_isr_writer.py",
+        "replication/node/store/_isr_writer.py",
         "from ..core.broker.membership.proposing import Proposing",
         "a node decides nothing",
     ),

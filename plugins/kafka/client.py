@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from insync.replication.core.control.view import ClusterView
-from insync.replication.node.authorisation import Operation
+from insync.replication.node.requests.authorisation import Operation
 from insync.replication.node.service import Caller, NodeService
 from insync.transport import PeerIdentity
 

@@ -6,7 +6,7 @@ from types import TracebackType
 
 from ..node import Node as TrioNode
 from ..node import NodeSettings, NodeStoppedError
-from ..node.blocking import NodeFacts, close_seconds, node_portal
+from ..node.process.blocking import NodeFacts, close_seconds, node_portal
 from ._bridge import Bridge, done
 
 

@@ -14,7 +14,7 @@ from .errors import CommandError, UsageError
 
 if TYPE_CHECKING:
     from ..core.faces import AdoptedFolder, Adoption
-    from ..node._adoption import Source, Surveyed
+    from ..node.recovery._adoption import Source, Surveyed
 
 
 def adopt(
@@ -61,7 +61,7 @@ def adopt(
     sources = _sources(given, from_kafka, data_dir, store, evidence, check)
     if from_kafka and server_properties is None:
         raise UsageError("name the broker's settings with --server-properties: topics inherit from them")
-    from ..node import _adoption as adoption
+    from ..node.recovery import _adoption as adoption
 
     settings = _properties(server_properties) if server_properties is not None else {}
     other = [each for path in given for each in adoption.read_evidence(path)]
@@ -88,7 +88,7 @@ def _sources(
     evidence: Path | None,
     check: bool,
 ) -> list[Source]:
-    from ..node._adoption import Source
+    from ..node.recovery._adoption import Source
 
     if not from_kafka and not given:
         raise UsageError(
@@ -133,7 +133,7 @@ def _surveyed(
     formerly: tuple[str, ...],
     quiet: bool,
 ) -> list[Surveyed]:
-    from ..node import _adoption as adoption
+    from ..node.recovery import _adoption as adoption
     from .log import all_log_bytes, progress
 
     total = sum(all_log_bytes(each.kafka) for each in sources if each.kafka.is_dir())
@@ -142,7 +142,7 @@ def _surveyed(
 
 
 def _copy_only(found: list[Surveyed], evidence: Path, json: bool) -> None:
-    from ..node import _adoption as adoption
+    from ..node.recovery import _adoption as adoption
 
     with adoption.Copies(found) as copies:
         told = _copied(copies, found, json)
@@ -155,7 +155,7 @@ def _adopt(
     found: list[Surveyed], other: list[AdoptedFolder], formerly: tuple[str, ...], store: str, json: bool
 ) -> None:
     from ..metadata import open_store
-    from ..node import _adoption as adoption
+    from ..node.recovery import _adoption as adoption
     from .running import run
 
     async def look() -> None:

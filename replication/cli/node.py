@@ -112,8 +112,8 @@ def node(
     import trio
 
     from ..node import load_settings
-    from ..node._collector import collect_seldom
-    from ..node._descriptors import allow_open_files
+    from ..node.process._collector import collect_seldom
+    from ..node.process._descriptors import allow_open_files
     from .running import stop_when_stdin_ends
 
     if stop_with_stdin:
@@ -195,7 +195,7 @@ def _announce(node: Node, as_json: bool) -> None:
 
 def _log_to_stderr(settings: NodeSettings, level: str) -> None:
     from ...transport.repeats import REPEATS
-    from ..node.logs import JsonFormatter, TextFormatter
+    from ..node.log_lines import JsonFormatter, TextFormatter
 
     handler = logging.StreamHandler(sys.stderr)
     form = JsonFormatter if settings.log_format == "json" else TextFormatter

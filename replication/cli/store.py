@@ -74,7 +74,7 @@ def store(
     from ...transport import Security, TlsFiles
     from ..metadata import SqliteStore, serve_store
     from ..metadata.registry import REMOTE
-    from ..node.authorisation import Authoriser
+    from ..node.requests.authorisation import Authoriser
     from .running import run
 
     authoriser = Authoriser(_for_stores(allow))
@@ -121,7 +121,7 @@ def evidence(*folders: Path) -> int:
         Log directories of nodes on this machine.
     """
     from .. import wire
-    from ..node._repair import look_into
+    from ..node.recovery._repair import look_into
 
     if not folders:
         raise UsageError("name the log directories of the nodes on this machine")
@@ -149,7 +149,7 @@ def repair(*evidence: Path, store: str, json: Json = False) -> int:
         URL of the store, e.g. sqlite:///srv/meta.db; an empty one in place of one that was lost.
     """
     from ..metadata import open_store
-    from ..node._repair import repair as repair_store
+    from ..node.recovery._repair import repair as repair_store
     from .running import run
 
     found = [each for path in evidence for each in _found_in(path)]
@@ -192,7 +192,7 @@ def _settings_now(topic: str) -> str:
 def _found_in(path: Path) -> list[FoundFolder]:
     from .. import wire
     from ..core.recovery.repair import FoundFolder
-    from ..node._repair import look_into
+    from ..node.recovery._repair import look_into
 
     if path.is_dir():
         return [look_into(path)]
@@ -206,7 +206,7 @@ def _found_in(path: Path) -> list[FoundFolder]:
 
 def _for_stores(rules: Sequence[str]) -> Sequence[str]:
     """The rules, if each lets clients use the store and nothing else: there is nothing else here."""
-    from ..node.authorisation import Operation, Rule
+    from ..node.requests.authorisation import Operation, Rule
 
     for text in rules:
         if Rule.parse(text).operations != {Operation.STORE}:

@@ -4,7 +4,6 @@ import logging
 
 from ...transport.repeats import limited
 from ._node import Node
-from .blocking import BlockingNode
 from .configuration import load_settings
 from .errors import (
     ClusterMismatchError,
@@ -18,6 +17,7 @@ from .errors import (
     StorePutBackError,
     StoreRepairError,
 )
+from .process.blocking import BlockingNode
 from .settings import NodeSettings
 
 limited(logging.getLogger("insync.node"))

@@ -25,8 +25,8 @@ from ..core.broker import effects as fx
 from ..core.broker import events as ev
 from ..core.making import maker
 from ..core.messages import FetchRequest, Kind
-from ._maintenance_thread import wall_clock_ms
-from ._payloads import NO_PAYLOAD, SharedPayload
+from .logs._maintenance_thread import wall_clock_ms
+from .requests._payloads import NO_PAYLOAD, SharedPayload
 
 if TYPE_CHECKING:
     from ._replicas import Replicas

@@ -25,23 +25,23 @@ from ...transport.polling import poll_when_expecting
 from ..metadata import MetadataError, MetadataStore, SessionExpiredError, open_store, serve_store
 from ..metadata.registry import REMOTE
 from ..wire import WireError
-from . import gateways
-from ._claims import Claims, warn_where_no_node_is_let_in
-from ._cluster_state import ClusterState
-from ._directories import Home, Offline, remove_deleted_logs
-from ._handlers import Handlers
-from ._registration import Registration, found_or_join
 from ._replicas import Replicas
-from ._service import Service
-from ._startup_scan import Found, clusters_of
-from ._users import Users
-from ._view_reader import ViewReader
-from .authorisation import Authoriser
 from .errors import LogDirectoryFailedError, NodeError, NodeStartError
-from .logs import event
+from .gateways import gateways
+from .gateways._service import Service
+from .log_lines import event
+from .logs._directories import Home, Offline, remove_deleted_logs
+from .logs._startup_scan import Found, clusters_of
 from .operations.http import OperationsServer
 from .operations.metrics import Metrics, is_installed
+from .requests._handlers import Handlers
+from .requests._users import Users
+from .requests.authorisation import Authoriser
 from .settings import NodeSettings
+from .store._claims import Claims, warn_where_no_node_is_let_in
+from .store._cluster_state import ClusterState
+from .store._registration import Registration, found_or_join
+from .store._view_reader import ViewReader
 
 log = logging.getLogger("insync.node")
 
@@ -130,7 +130,7 @@ class Node:
 
     @asynccontextmanager
     async def _run_child(self) -> AsyncIterator[None]:
-        from ._own_process import child
+        from .process._own_process import child
 
         try:
             async with child(self.settings) as facts:

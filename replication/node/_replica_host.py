@@ -15,15 +15,15 @@ from ..core.partition import effects as fx
 from ..core.partition import events as ev
 from ..core.partition.replica import Replica
 from ..core.types import EndedTransaction, EpochEntry, PartitionId, ProducerEntry, SequencedBatch
-from ._log_writer import AppendWork, CallWork, Lane, Work
-from ._maintenance_thread import log_settings
-from ._payloads import Batches
-from ._startup_scan import keep_tail
-from .logs import event
+from .log_lines import event
+from .logs._log_writer import AppendWork, CallWork, Lane, Work
+from .logs._maintenance_thread import log_settings
+from .logs._startup_scan import keep_tail
+from .requests._payloads import Batches
 
 if TYPE_CHECKING:
-    from ._directories import Home
     from ._replicas import Replicas
+    from .logs._directories import Home
 
 log = logging.getLogger("insync.node")
 

@@ -46,25 +46,25 @@ from ..core.faces import ClockVerdict, WallClocks
 from ..core.partition import events as ev
 from ..core.partition.replica import ReplicaSettings
 from ..core.types import PartitionId
-from ._cold_reads import ColdReads
-from ._coordination import Coordination
-from ._damage import DamagedLogs
 from ._dialler import Dialler
-from ._directories import Home, LogDirectories, Offline, opened_log, remove_deleted_logs
-from ._fetches import Fetches, close_connection, fail, refuse
-from ._group_settings import group_settings, transaction_settings
-from ._log_reader import LogReader
-from ._log_writer import CallWork, Lane
-from ._maintenance_thread import clock_distance, wall_clock_ms
-from ._produces import Produces
 from ._replica_host import ReplicaHost, opened_event
-from ._shard_reader import BatchMaker
-from ._startup_scan import DAMAGED, Found, open_log, set_aside
 from ._timers import Timers
+from .coordination._coordination import Coordination
+from .coordination._group_settings import group_settings, transaction_settings
+from .coordination._shard_reader import BatchMaker
 from .errors import LogDirectoryFailedError, NodeError
+from .logs._cold_reads import ColdReads
+from .logs._damage import DamagedLogs
+from .logs._directories import Home, LogDirectories, Offline, opened_log, remove_deleted_logs
+from .logs._log_reader import LogReader
+from .logs._log_writer import CallWork, Lane
+from .logs._maintenance_thread import clock_distance, wall_clock_ms
+from .logs._startup_scan import DAMAGED, Found, open_log, set_aside
 from .operations.counters import Counters
 from .operations.history import ChangeHistory
 from .operations.quotas import ClientQuotas
+from .requests._fetches import Fetches, close_connection, fail, refuse
+from .requests._produces import Produces
 from .service import Metric
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 from ...transport import Part, Payload, PeerIdentity, ReceiveBudget
 from ..core.control.view import ClusterView
 from ..core.scram import ScramCredential
-from .authorisation import Operation
 from .errors import NodeError
+from .requests.authorisation import Operation
 
 
 class Caller(ABC):

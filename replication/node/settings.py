@@ -11,11 +11,11 @@ import attrs
 from ...transport import DEFAULT_BUDGET
 from ...transport.polling import MOST_MICROSECONDS
 from ..core.control.records import DAY_MS
-from ._assignors import BUILT_IN as ASSIGNORS
-from ._assignors import assignor as find_assignor
-from ._group_settings import MIGRATION_POLICIES, check_groups
-from .authorisation import Rule
+from .coordination._assignors import BUILT_IN as ASSIGNORS
+from .coordination._assignors import assignor as find_assignor
+from .coordination._group_settings import MIGRATION_POLICIES, check_groups
 from .errors import InvalidSettingError
+from .requests.authorisation import Rule
 
 NEVER = (1 << 63) - 1
 LEAST_SESSION_TIMEOUT_MS = 100
@@ -184,7 +184,8 @@ class NodeSettings:
     coordinator_isolation_timeout_ms: how long a coordinator that has lost its followers answers members; a new
       coordinator extends the sessions of members by this time.
     allow_insecure: allow addresses beyond this machine without a secret or certificates.
-    allow: what clients may do, `WHO=OPERATION[+OPERATION]`, see `insync.replication.node.authorisation`; none: all.
+    allow: what clients may do, `WHO=OPERATION[+OPERATION]`, see `insync.replication.node.requests.authorisation`;
+      none: all.
     """
 
     node_id: int = attrs.field(validator=_not_negative)

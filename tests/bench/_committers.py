@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from insync.replication.core.messages import groups as gm
-from tests.replication.node.group_clients import Caller, calling
+from tests.replication.node.coordination.group_clients import Caller, calling
 
 
 def commit_of(group: str, offset: int, partitions: int = 1) -> gm.CommitGroupOffsetsRequest:

@@ -27,7 +27,7 @@ from insync.replication.core.control.records import (
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.making import maker
 from insync.replication.core.types import PartitionId
-from insync.replication.node.authorisation import Operation
+from insync.replication.node.requests.authorisation import Operation
 from insync.replication.node.service import Answer
 from insync.storage.batch import build_batch
 from insync.transport import PeerIdentity

@@ -21,7 +21,7 @@ import attrs
 import trio
 
 from insync.replication import Admin, Node, NodeSettings
-from tests.replication.node.group_clients import Caller, Member, calling
+from tests.replication.node.coordination.group_clients import Caller, Member, calling
 
 from ..interop.brokers import brokers
 from ..interop.kafka import POM, Java, resolve
@@ -260,7 +260,7 @@ async def _idle(folder: Path, groups: int, seconds: float) -> list[Result]:
 
 async def _commits(caller: Caller, seconds: float) -> list[Result]:
     """How many there are, and who is busy: a generator at its limit would measure itself."""
-    nodes = _children("insync.replication.node._child")
+    nodes = _children("insync.replication.node.process._child")
     with committers(COMMITTERS, GROUPS, seconds, caller.servers) as running:
         before, began = [seconds_of([each]) for each in nodes], time.monotonic()
         told = await trio.to_thread.run_sync(running.run)

@@ -37,8 +37,8 @@ from insync.plugins.kafka.protocol.apis import Api
 from insync.plugins.kafka.protocol.tables import Field
 from insync.plugins.kafka.protocol.tables import Struct as Layout
 from insync.replication import wire
-from insync.replication.node._collector import collect_seldom
-from insync.replication.node._request_limits import MOST_BYTES, MOST_ELEMENTS, OF_NODES
+from insync.replication.node.process._collector import collect_seldom
+from insync.replication.node.requests._limits import MOST_BYTES, MOST_ELEMENTS, OF_NODES
 from insync.transport import Response
 from insync.transport.frames import Limits
 

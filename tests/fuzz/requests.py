@@ -21,7 +21,7 @@ from insync.replication.core.broker.fetching import queries, serving
 from insync.replication.core.broker.membership import peers
 from insync.replication.core.broker.producing import producing
 from insync.replication.core.partition import deletions, leader, log_state, replica
-from insync.replication.node import _batch_checks, _fetches, _handlers, _payloads, _produces
+from insync.replication.node.requests import _batch_checks, _fetches, _handlers, _payloads, _produces
 from insync.replication.wire import _codec
 from insync.storage.batch import build_batch
 from insync.transport import RemoteError, Response

@@ -9,8 +9,8 @@ from pathlib import Path
 import attrs
 
 from insync.replication.node import InvalidSettingError, NodeSettings, configuration, load_settings
-from insync.replication.node import authorisation as authorisation_
 from insync.replication.node import settings as settings_
+from insync.replication.node.requests import authorisation as authorisation_
 
 from ._python import PythonTarget
 

@@ -10,7 +10,8 @@ import pytest
 
 from insync.plugins.kafka.handlers import produce
 from insync.replication.core.broker.fetching import queries
-from insync.replication.node import _handlers, configuration
+from insync.replication.node import configuration
+from insync.replication.node.requests import _handlers
 from insync.replication.wire import _codec
 from insync.transport import frames as frames_
 from insync.transport import stream as stream_

@@ -1,4 +1,4 @@
-"""Reading what Kafka wrote, and copying it; `tests/replication/node/test_kafka_adoption.py` tries the whole."""
+"""Reading what Kafka wrote, and copying it; `tests/replication/node/recovery/test_kafka_adoption.py` has the whole."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from insync.storage import adoption
 from insync.storage._files import copy_file
 
-from ..replication.node import kafka_folder as kafka
+from ..replication.node.recovery import kafka_folder as kafka
 
 
 def test_a_snapshot_of_the_metadata_counts_with_what_follows_it(tmp_path: Path) -> None:

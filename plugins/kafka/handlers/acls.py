@@ -6,7 +6,7 @@ that is not offered is an error to them.
 
 from __future__ import annotations
 
-from insync.replication.node.authorisation import Operation
+from insync.replication.node.requests.authorisation import Operation
 
 from ..client import NOT_ALLOWED, Client
 from ..protocol import Struct, message

@@ -12,7 +12,7 @@ from insync.replication.core.control.records import PartitionRecord
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.types import PartitionId
 from insync.replication.metadata import MetadataError
-from insync.replication.node.authorisation import Operation
+from insync.replication.node.requests.authorisation import Operation
 from insync.replication.node.service import ServiceError
 
 from ..client import Client

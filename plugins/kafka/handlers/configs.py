@@ -19,7 +19,7 @@ from insync.replication.core.errors import ErrorCode
 from insync.replication.core.types import Value
 from insync.replication.metadata import MetadataError
 from insync.replication.node._policies import election_policies
-from insync.replication.node.authorisation import Operation
+from insync.replication.node.requests.authorisation import Operation
 
 from ..client import NOT_ALLOWED, Client
 from ..core import configs

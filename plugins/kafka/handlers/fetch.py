@@ -10,7 +10,7 @@ import attrs
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.making import maker
-from insync.replication.node.authorisation import Operation
+from insync.replication.node.requests.authorisation import Operation
 from insync.replication.node.service import Answer, ServiceError
 from insync.transport import Part
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import groups as gm
-from insync.replication.node.authorisation import Operation
+from insync.replication.node.requests.authorisation import Operation
 
 from ..client import Client
 from ..protocol import Struct, message

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import groups as gm
-from insync.replication.node.authorisation import Operation
+from insync.replication.node.requests.authorisation import Operation
 from insync.replication.node.service import NotAllowedError, ServiceError
 
 from ..client import Client

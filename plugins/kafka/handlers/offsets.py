@@ -6,7 +6,7 @@ from collections import Counter
 
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
-from insync.replication.node.authorisation import Operation
+from insync.replication.node.requests.authorisation import Operation
 
 from ..client import Client
 from ..protocol import Struct, message

@@ -9,7 +9,7 @@ from insync.replication.core import messages as m
 from insync.replication.core.control.quotas import CLIENT_ID, CONSUMER, PRODUCER, USER
 from insync.replication.core.control.records import QuotaRecord
 from insync.replication.core.errors import ErrorCode
-from insync.replication.node.authorisation import Operation
+from insync.replication.node.requests.authorisation import Operation
 
 from ..client import NOT_ALLOWED, Client
 from ..protocol import Struct, message

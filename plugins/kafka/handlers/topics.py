@@ -15,7 +15,7 @@ from insync.replication.core.errors import ErrorCode
 from insync.replication.core.types import PartitionId
 from insync.replication.core.wording import counted
 from insync.replication.metadata import MetadataError
-from insync.replication.node.authorisation import Operation
+from insync.replication.node.requests.authorisation import Operation
 from insync.replication.node.service import NotAllowedError, ServiceError
 
 from ..client import NOT_ALLOWED, Client

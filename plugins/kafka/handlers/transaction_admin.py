@@ -5,7 +5,7 @@ from __future__ import annotations
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import transactions as tm
-from insync.replication.node.authorisation import Operation
+from insync.replication.node.requests.authorisation import Operation
 from insync.replication.node.service import NotAllowedError, ServiceError
 
 from ..client import Client

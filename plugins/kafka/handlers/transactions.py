@@ -17,7 +17,7 @@ from insync.replication.core.coordination.routing import partition_for_group
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import groups as gm
 from insync.replication.core.messages import transactions as tm
-from insync.replication.node.authorisation import Operation
+from insync.replication.node.requests.authorisation import Operation
 from insync.replication.node.service import ServiceError
 
 from ..client import Client

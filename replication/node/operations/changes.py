@@ -13,7 +13,7 @@ import attrs
 from ...core.control.records import ControllerRecord, NodeRecord, PartitionRecord, Versioned
 from ...core.control.view import ClusterView
 from ...core.types import NO_LEADER, PartitionId
-from ..logs import Event, event
+from ..log_lines import Event, event
 
 Reasons = Mapping[tuple[PartitionId, int], str]
 """By partition and partition epoch: why this node itself has written it."""

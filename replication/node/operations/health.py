@@ -18,8 +18,8 @@ from ...core.types import PartitionId
 from ...core.wording import counted
 
 if TYPE_CHECKING:
-    from .._cluster_state import ClusterState
     from .._replicas import Replicas
+    from ..store._cluster_state import ClusterState
 
 MISSED = 3
 """So many signs of life that the metadata store has not counted are no coincidence."""

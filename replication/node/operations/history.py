@@ -6,7 +6,7 @@ from collections import deque
 from itertools import islice
 
 from ...core.messages import ChangeInfo, DescribeChangesRequest, DescribeChangesResponse
-from ..logs import Event
+from ..log_lines import Event
 
 REMEMBERED = 2_000
 """About 1 MiB at 0.5 KiB a change; the log has them all."""

@@ -25,9 +25,9 @@ from .counters import BUCKETS
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-    from .._cluster_state import ClusterState
     from .._replica_host import ReplicaHost
     from .._replicas import Replicas
+    from ..store._cluster_state import ClusterState
 
 log = limited(logging.getLogger("insync.node"))
 

@@ -12,7 +12,7 @@ from insync.plugins.kafka.protocol.apis import Api
 from insync.replication import Admin, Node, NodeSettings
 from insync.replication.core.errors import ErrorCode
 
-from ...replication.node.scraping import scrape
+from ...replication.node.operations.scraping import scrape
 from .test_listener import Metadata, batch, client_of, make, node_at, produce, write
 from .test_sasl import ALL, NAME, PASSWORD, choose, plain, prove
 

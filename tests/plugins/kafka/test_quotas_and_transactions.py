@@ -15,7 +15,7 @@ from insync.plugins.kafka.protocol import Struct, message
 from insync.plugins.kafka.protocol.apis import Api, KafkaError
 from insync.replication import Admin, Node, Producer
 from insync.replication.core.errors import ErrorCode
-from insync.replication.node._cluster_state import ClusterState
+from insync.replication.node.store._cluster_state import ClusterState
 
 from .test_listener import client_of, make, node_at, write
 from .wire_client import WireClient

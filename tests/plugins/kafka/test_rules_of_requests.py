@@ -32,7 +32,7 @@ from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import groups as gm
 from insync.replication.core.messages import transactions as tm
 from insync.replication.core.types import PartitionId
-from insync.replication.node.authorisation import Operation
+from insync.replication.node.requests.authorisation import Operation
 
 INVALID = ErrorCode.INVALID_REQUEST
 

@@ -12,7 +12,7 @@ from insync.plugins.kafka.protocol.apis import Api, KafkaError
 from insync.replication import Admin
 from insync.replication.core.errors import ErrorCode
 from insync.replication.metadata import StoreUnavailableError
-from insync.replication.node._cluster_state import ClusterState
+from insync.replication.node.store._cluster_state import ClusterState
 
 from .test_listener import client_of, make, node_at
 from .wire_client import WireClient

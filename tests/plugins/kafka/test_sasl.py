@@ -24,7 +24,8 @@ from insync.plugins.kafka.protocol import message
 from insync.plugins.kafka.protocol.apis import Api, KafkaError
 from insync.replication import Admin, BlockingAdmin, Node
 from insync.replication.core.errors import ErrorCode
-from insync.replication.node import BlockingNode, NodeError, _users
+from insync.replication.node import BlockingNode, NodeError
+from insync.replication.node.requests import _users
 
 from ...interop.kafka import Java
 from ...requires import missing

@@ -14,8 +14,8 @@ from insync.plugins.kafka.protocol.apis import Api
 from insync.replication.core.broker.coordination.shards import Shards
 from insync.replication.core.broker.coordination.transacting import Transacting
 from insync.replication.core.messages import transactions as tm
-from insync.replication.node._payloads import Batches
 from insync.replication.node._replica_host import ReplicaHost
+from insync.replication.node.requests._payloads import Batches
 
 from .test_listener import client_of, make, node_at
 from .test_transaction_versions import begun, put_request

@@ -16,7 +16,7 @@ import trio
 from insync.replication import Admin, Node
 from insync.replication.cli import main
 
-from ..node.test_users import settings
+from ..node.requests.test_users import settings
 
 
 async def command(*arguments: str, given: str = "") -> tuple[int, str, str]:

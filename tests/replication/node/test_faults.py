@@ -14,8 +14,9 @@ import trio
 from insync.replication import Admin, Node, NodeSettings
 from insync.replication.core.broker.membership.registration import Membership
 from insync.replication.metadata import MemoryHub
-from insync.replication.node import DuplicateNodeError, NodeError, NodeStartError, _registration
-from insync.replication.node._registration import Registration
+from insync.replication.node import DuplicateNodeError, NodeError, NodeStartError
+from insync.replication.node.store import _registration
+from insync.replication.node.store._registration import Registration
 from insync.storage import StorageBrokenError, StorageError
 from insync.storage._checkpoints import Checkpoints
 

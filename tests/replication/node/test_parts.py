@@ -24,14 +24,14 @@ from insync.replication.core.transactions.shard import AllocateIds, IdsAllocated
 from insync.replication.core.types import PartitionId
 from insync.replication.metadata import MemoryHub, Put, StoreUnavailableError
 from insync.replication.node import NodeSettings
-from insync.replication.node._cluster_state import ADMIN_TIMEOUT, ClusterState
-from insync.replication.node._coordination import Coordination
-from insync.replication.node._handlers import Handlers
-from insync.replication.node._log_writer import CallWork, Lane, LogWriter
 from insync.replication.node._replicas import Replicas
-from insync.replication.node._startup_scan import Found
 from insync.replication.node._timers import Timers
-from insync.replication.node._view_reader import ViewReader
+from insync.replication.node.coordination._coordination import Coordination
+from insync.replication.node.logs._log_writer import CallWork, Lane, LogWriter
+from insync.replication.node.logs._startup_scan import Found
+from insync.replication.node.requests._handlers import Handlers
+from insync.replication.node.store._cluster_state import ADMIN_TIMEOUT, ClusterState
+from insync.replication.node.store._view_reader import ViewReader
 from insync.storage import LogDirectory, StorageFullError
 from insync.transport import ConnectError
 

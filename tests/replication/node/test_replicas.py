@@ -17,8 +17,8 @@ from insync.replication.core.types import PartitionId
 from insync.replication.node import NodeSettings
 from insync.replication.node._replica_host import opened_event
 from insync.replication.node._replicas import Replicas
-from insync.replication.node._service import Service
-from insync.replication.node._startup_scan import Found
+from insync.replication.node.gateways._service import Service
+from insync.replication.node.logs._startup_scan import Found
 from insync.replication.node.service import Metric
 from insync.storage import (
     CorruptLogError,

@@ -6,7 +6,7 @@ import pytest
 
 from insync.replication.core.kafka import metadata as kafka_metadata
 
-from ...node import kafka_folder as kafka
+from ...node.recovery import kafka_folder as kafka
 
 
 def told(*values: bytes) -> kafka_metadata.KafkaMetadata:

@@ -1,0 +1,1 @@
+"""The driver of a node's coordinators: their requests, their records, their settings."""
