@@ -8,10 +8,10 @@ A service of your own is put under the same faults with `Service` and `run_servi
 
 from ..core.types import PartitionId
 from .errors import ReplayError, SimulationError, Violated, require
+from .faults.schedule import Fault
 from .minimise import minimise, replay_of
 from .replay import Replay, read
 from .run import Result, Run, Script, run, run_watched
-from .schedule import Fault
 from .service import (
     Client,
     Command,

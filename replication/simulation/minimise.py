@@ -7,9 +7,9 @@ from typing import Protocol, TypeVar
 
 import attrs
 
+from .faults.schedule import Fault
 from .replay import Replay
 from .run import Result, Script, run
-from .schedule import Fault
 from .settings import Settings
 
 Item = TypeVar("Item", bound=Hashable)

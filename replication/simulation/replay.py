@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 
 from .errors import ReplayError
+from .faults.schedule import Fault
 from .run import Script
-from .schedule import Fault
 from .settings import Settings, Topic
 
 VERSION = 1

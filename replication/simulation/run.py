@@ -7,25 +7,25 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from ..core.types import NO_LEADER, PartitionId
-from .admin_requests import AdminTraffic
-from .clients import Cleaner, Consumer, Deleter, PlainProducer, Producer
-from .cluster import Cluster
-from .current_reads import CurrentReader
+from .clients.admin_requests import AdminTraffic
+from .clients.current_reads import CurrentReader
+from .clients.groups import Asker, Group, Member
+from .clients.named import Tasks
+from .clients.plain import Cleaner, Consumer, Deleter, PlainProducer, Producer
+from .clients.readers import Reader
+from .clients.transaction_readers import CommittedReader
 from .errors import Violated, require
-from .faults import Injector
-from .group_clients import Asker, Group, Member
-from .liveness import check_health, leaderships
-from .members import DEPARTURE
-from .named import Tasks
-from .node import Node
-from .readers import Reader
-from .recheck import recheck
-from .schedule import Fault, draw
+from .faults.injector import Injector
+from .faults.schedule import Fault, draw
+from .faults.trust import mend_what_nobody_has
+from .faults.weather import Mishap
+from .oracles.liveness import check_health, leaderships
+from .oracles.recheck import recheck
 from .settings import INTERNAL, LAG_MAX, SESSION, Settings
-from .transaction_readers import CommittedReader
-from .trust import mend_what_nobody_has
-from .versions import MIXED
-from .weather import Mishap
+from .world.cluster import Cluster
+from .world.members import DEPARTURE
+from .world.node import Node
+from .world.versions import MIXED
 
 RECHECK_EVERY = 1000
 """Steps between two full rechecks of the state."""

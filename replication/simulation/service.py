@@ -12,13 +12,13 @@ import attrs
 from ..core.errors import ErrorCode
 from ..core.messages import ProduceResult, ReadIndexResult
 from ..core.types import BatchMeta, PartitionId
-from .cluster import Cluster
+from .driver.requests import Sent
 from .errors import SimulationError, require
 from .minimise import minimise
-from .node import Host, Node
-from .requests import Sent
 from .run import Result, Run, Script, outcome_of
 from .settings import Settings, Topic
+from .world.cluster import Cluster
+from .world.node import Host, Node
 
 FEED_EVERY = 0.2
 SNAPSHOT_CHANCE = 0.1

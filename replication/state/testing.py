@@ -13,7 +13,7 @@ from typing import Any
 
 from ..core.types import PartitionId
 from ..simulation.errors import require
-from ..simulation.linearizable import UNKNOWN, Call, is_linearizable
+from ..simulation.oracles.linearizable import UNKNOWN, Call, is_linearizable
 from ..simulation.service import Client, Command, CurrentRead, History, Operation, Service
 from ..simulation.service import StateMachine as SimulatedMachine
 from ._applying import FENCED, FORGOTTEN, Applier

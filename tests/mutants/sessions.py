@@ -16,7 +16,7 @@ from insync.replication.core.broker.fetching.gathering import Gathering
 from insync.replication.core.broker.fetching.inquiries import Inquiry
 from insync.replication.core.broker.fetching.serving import Serving
 from insync.replication.core.errors import ErrorCode
-from insync.replication.simulation.fetches import Peer
+from insync.replication.simulation.driver.fetches import Peer
 
 from .catalogue import Patch, mutant
 

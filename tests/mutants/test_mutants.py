@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from insync.replication.simulation import Run, Violated, run
-from insync.replication.simulation.recheck import recheck
+from insync.replication.simulation.oracles.recheck import recheck
 
 from .catalogue import load
 from .hunt import Limits, hunt

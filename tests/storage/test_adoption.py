@@ -1,4 +1,4 @@
-"""Reading what Kafka wrote, and copying it; `tests/replication/node/recovery/test_kafka_adoption.py` has the whole."""
+"""Reads and copies of folders that Kafka wrote; `node/recovery/test_kafka_adoption.py` in tests has the whole."""
 
 from __future__ import annotations
 

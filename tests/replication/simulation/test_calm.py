@@ -8,8 +8,8 @@ import pytest
 from insync.replication.core.control.records import PartitionRecord
 from insync.replication.core.types import PartitionId
 from insync.replication.simulation import Run, Settings
-from insync.replication.simulation.cluster import Cluster
-from insync.replication.simulation.trust import mend_what_nobody_has
+from insync.replication.simulation.faults.trust import mend_what_nobody_has
+from insync.replication.simulation.world.cluster import Cluster
 
 QUIET = Settings(faults=(), moves=0.0, reassignments=0.0, changes=0.0, rebalance=0.0)
 

@@ -9,16 +9,17 @@ import pytest
 
 from insync.replication.core.control import records as rec
 from insync.replication.core.types import EpochEntry, PartitionId
-from insync.replication.simulation import Run, Settings, Topic, trust
-from insync.replication.simulation.disk import GONE, Disk
-from insync.replication.simulation.facts import PartitionFacts
-from insync.replication.simulation.restores import (
+from insync.replication.simulation import Run, Settings, Topic
+from insync.replication.simulation.faults import trust
+from insync.replication.simulation.faults.restores import (
     _delete_earlier_epochs,
     _has_only_earlier_epochs,
     _keeps_promises,
     elect_another,
 )
-from insync.replication.simulation.schedule import Fault
+from insync.replication.simulation.faults.schedule import Fault
+from insync.replication.simulation.oracles.facts import PartitionFacts
+from insync.replication.simulation.world.disk import GONE, Disk
 
 PARTITION = PartitionId("t", 0)
 QUIET = Settings(

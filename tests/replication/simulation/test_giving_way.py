@@ -7,7 +7,7 @@ import pytest
 
 from insync.replication.core.broker.membership.registration import NodeIdTakenError
 from insync.replication.simulation import Settings, Violated
-from insync.replication.simulation.cluster import Cluster
+from insync.replication.simulation.world.cluster import Cluster
 
 QUIET = Settings(faults=(), moves=0.0, reassignments=0.0, changes=0.0, rebalance=0.0)
 

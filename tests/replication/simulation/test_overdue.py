@@ -6,8 +6,8 @@ import pytest
 
 from insync.replication.core.broker.events import ProduceArrived
 from insync.replication.simulation import Run, Settings, Topic
-from insync.replication.simulation.requests import REQUEST_TIMEOUT
-from insync.replication.simulation.watched import WatchedBroker
+from insync.replication.simulation.driver.requests import REQUEST_TIMEOUT
+from insync.replication.simulation.oracles.watched import WatchedBroker
 
 QUIET = Settings(faults=(), moves=0.0, reassignments=0.0, changes=0.0, topics=(Topic(name="t"),))
 

@@ -25,7 +25,7 @@ from insync.replication.simulation import (
 )
 from insync.replication.simulation.errors import require
 from insync.replication.simulation.minimise import shrink
-from insync.replication.simulation.recheck import recheck
+from insync.replication.simulation.oracles.recheck import recheck
 from insync.replication.simulation.run import REPEAT_EVERY, events_played
 
 SEEDS = 24

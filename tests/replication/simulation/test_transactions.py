@@ -15,9 +15,15 @@ from insync.replication.core.transactions.records import (
 )
 from insync.replication.core.types import BatchMeta, PartitionId, TransactionMarker
 from insync.replication.simulation import Replay, Run, Settings, Topic, Violated, replay_of, run
-from insync.replication.simulation.facts import PartitionFacts
+from insync.replication.simulation.oracles.facts import PartitionFacts
+from insync.replication.simulation.oracles.transactions import (
+    DecisionLog,
+    Ids,
+    Told,
+    TransactionLog,
+    left_out,
+)
 from insync.replication.simulation.settings import INTERNAL
-from insync.replication.simulation.transaction_facts import DecisionLog, Ids, Told, TransactionLog, left_out
 
 TOPICS = (Topic(name="t", partitions=2), *(Topic(name=each, partitions=2) for each in INTERNAL))
 PLAIN = Settings(faults=(), moves=0.0, reassignments=0.0, changes=0.0, topics=TOPICS, transactions=2)

@@ -7,7 +7,7 @@ import attrs
 from insync.replication.core.messages import FetchResponse, FetchResult
 from insync.replication.core.store_transaction import SameValue
 from insync.replication.simulation import Run, Settings, run
-from insync.replication.simulation.versions import LATER_ERROR, MIXED
+from insync.replication.simulation.world.versions import LATER_ERROR, MIXED
 
 MIXED_ALONE = Settings(faults=(MIXED, "CS"))
 

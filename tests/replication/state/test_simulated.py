@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from insync.replication.simulation.linearizable import UNKNOWN, Call, is_linearizable
+from insync.replication.simulation.oracles.linearizable import UNKNOWN, Call, is_linearizable
 
 
 def register(state: int, action: Hashable) -> tuple[int, object]:

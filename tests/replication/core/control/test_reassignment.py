@@ -14,7 +14,7 @@ from insync.replication.core.control.records import NodeRecord, PartitionRecord,
 from insync.replication.core.control.topics import assign
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.types import NO_LEADER
-from insync.replication.simulation import chain
+from insync.replication.simulation.oracles import chain
 
 RECORD = PartitionRecord(
     topic="t", partition=0, topic_id="x", replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, min_insync_replicas=2

@@ -21,7 +21,7 @@ from insync.replication.core.control.records import PartitionRecord, partition_k
 from insync.replication.core.partition import events as ev
 from insync.replication.core.store_transaction import Put, SameValue, Seen
 from insync.replication.core.types import NO_LEADER
-from insync.replication.simulation.fetches import Peer
+from insync.replication.simulation.driver.fetches import Peer
 from tests.replication.core.partition.test_isr_change import A, B, record
 
 from ..test_broker import OPENED

@@ -19,7 +19,7 @@ from insync.replication.core.control.transitions import above
 from insync.replication.core.recovery.repair import FoundFolder, plan
 from insync.replication.core.store_transaction import Absent, Put, SameValue, Seen, Transaction
 from insync.replication.core.types import PartitionId
-from insync.replication.simulation.store import Store
+from insync.replication.simulation.world.store import Store
 
 
 def starting(process: str) -> Membership:

@@ -1,0 +1,1 @@
+"""The clients of a simulated cluster: producers, consumers, groups, transactions, administrators."""

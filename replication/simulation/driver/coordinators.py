@@ -1,0 +1,435 @@
+"""Coordinators of the simulated nodes: shards that the production broker hosts, over model logs; and their oracle.
+
+A run has them if its settings say so (`Settings.groups`). The model keeps the keys and values of what shards write,
+reads their logs piece by piece, late or not at all, and carries requests of clients to nodes and answers back. What
+is answered is judged by the committed log alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from ...core.broker import effects as fx
+from ...core.broker.events import CoordinationArrived, ShardRead
+from ...core.control.internal_topics import InternalTopic
+from ...core.coordination.routing import GROUP_TOPIC, partition_for_group
+from ...core.coordination.shard_events import Entry, Marker, ProducerId
+from ...core.groups import records as r
+from ...core.groups.settings import GroupSettings
+from ...core.messages import groups as gm
+from ...core.messages import transactions as tm
+from ...core.types import BatchMeta, PartitionId, TransactionMarker
+from ..errors import require
+from ..faults.traps import END
+from ..oracles.committed import NOTHING, Ledger, Records
+from ..settings import INTERNAL, Topic
+from ..world.disk import WHOLE, Stored
+from ..world.network import ModelBatches, Question
+from ..world.node import Host, Node
+from .fetches import BATCH_SIZE
+
+if TYPE_CHECKING:
+    from ..world.cluster import Cluster
+
+ISOLATION = 1.5
+SETTINGS = GroupSettings(
+    consumer_session_timeout_ms=6_000,
+    consumer_heartbeat_interval_ms=1_000,
+    isolation_timeout_ms=int(1000 * ISOLATION),
+)
+WALL = 1_700_000_000.0
+"""What the wall clock shows when a node's clock shows 0."""
+READ_FAILS = 0.05
+"""How often a piece of a log cannot be read."""
+LATE_READ = 0.1
+"""How often reading one takes `LONG_READ` seconds at most."""
+LONG_READ = 4.0
+ROUNDING = 1e-6
+_ABOUT_ENDS = (tm.InitTransactionsRequest, tm.EndTransactionRequest)
+OVERDUE = 20.0
+"""After so many seconds a request has certainly been answered, or its process is gone."""
+WAITS_FOR_AN_END = 15.0
+"""For so much longer one about a transaction may wait for the end of another."""
+
+
+def internal_topics(topics: Sequence[Topic]) -> dict[str, InternalTopic]:
+    """How controllers make the internal topics that a run has."""
+    return {
+        each.name: InternalTopic(
+            name=each.name, partitions=each.partitions, replication_factor=each.replication_factor
+        )
+        for each in topics
+        if each.name in INTERNAL
+    }
+
+
+class BatchMaker:
+    """See `core.broker.ports.BatchPort`. A batch's payload is a name, by which its records are kept."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def build(
+        self,
+        records: Sequence[tuple[bytes, bytes | None]],
+        timestamp_ms: int,
+        producer: ProducerId | None,
+        max_bytes: int,
+    ) -> ModelBatches:
+        payload = f"shard:{self._cluster.new_id()}"
+        self._cluster.coordinators.records[payload] = tuple(records)
+        meta = BatchMeta(-1, len(records), -1, BATCH_SIZE)
+        if producer is not None:
+            meta = meta._replace(
+                producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, transactional=True
+            )
+            self._cluster.coordinators.ends[payload] = producer.producer_id, None
+        return ModelBatches((Stored(meta, payload),))
+
+    def marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        timestamp_ms: int,
+    ) -> ModelBatches:
+        payload = f"marker:{producer_id}:{producer_epoch}:{self._cluster.new_id()}"
+        self._cluster.coordinators.ends[payload] = producer_id, committed
+        said = TransactionMarker(committed, coordinator_epoch)
+        meta = BatchMeta(-1, 1, -1, BATCH_SIZE, producer_id, producer_epoch, -1, True, said)
+        return ModelBatches((Stored(meta, payload),))
+
+
+@attrs.define(eq=False)
+class Asked:
+    """One request to a node. `committed`: the length of its partition's committed log when it has arrived."""
+
+    message: Any
+    told: Callable[[Any], None]
+    node: int = 0
+    process: int = 0
+    arrived: float = -1.0
+    committed: int = 0
+    asker: object = None
+    """Who a transactional producer is."""
+
+
+@attrs.define(eq=False)
+class PeerAsked:
+    """A question of another node that a coordinator, or a partition's leader, is to answer."""
+
+    question: Question
+    is_answered: bool = False
+
+
+class Coordinators:
+    """See the module's text."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.records: dict[str, Records] = {}
+        """What each batch of a shard holds, by its payload."""
+        self.ends: dict[str, tuple[int, bool | None]] = {}
+        """By payload, of batches in transactions: the producer id, and of a marker whether it commits."""
+        self.commits = self.loads = self.reads = self.beats = 0
+        """What was answered well, and shards that were loaded; that a run is about something."""
+        self._waiting: dict[Asked, None] = {}
+        self._ledgers: dict[PartitionId, Ledger] = {}
+        self._covered: dict[tuple[int, int, PartitionId, int], int] = {}
+        """By node, process, partition and leader epoch: up to where its log was handed to its shard."""
+        self._led: dict[PartitionId, dict[int, dict[int, float]]] = {}
+        """By partition and leader epoch: what the clock of each node showed when that leadership began."""
+        self._obey: dict[type, Callable[[Node, Any], None]] = {
+            fx.CoordinatorReply: self._replied,
+            fx.ReadShard: self._read,
+            fx.ShardLoaded: self._loaded,
+            fx.ShardUnreadable: self._unreadable,
+            fx.ShardFaulty: self._faulty,
+            fx.GroupNoted: self._noted,
+            fx.CreateInternalTopic: self._create,
+        }
+
+    def obey(self, node: Node, effect: Any) -> None:
+        """Carry out what the broker of a node asks for."""
+        self._obey[type(effect)](node, effect)
+
+    # Requests
+
+    def ask(self, node: Node, message: Any, told: Callable[[Any], None], asker: object = None) -> None:
+        """Send a request to a node; `told` gets the answer, if it comes."""
+        asked = Asked(message, told, asker=asker)
+        self._cluster.send(0, node, partial(self._arrive, node, asked))
+
+    def _arrive(self, node: Node, asked: Asked) -> None:
+        if node.broker is None or asked.arrived >= 0:
+            return  # a connection tells nothing twice
+        asked.node, asked.process, asked.arrived = node.id, node.process, self._cluster.now
+        ledger = self._ledger_of(asked.message)
+        asked.committed = len(ledger.facts.committed) if ledger is not None else 0
+        self._waiting[asked] = None
+        if isinstance(asked.message, tm.EndTransactionRequest):
+            partition = self._cluster.transactions.partition_of(asked.message.transactional_id)
+            if partition is not None:  # a store that was put back may not know the topic
+                self._cluster.traps.spring(END, (node.id,), partition)
+        self._cluster.tell(node, CoordinationArrived(asked, asked.message))
+
+    def _replied(self, node: Node, effect: fx.CoordinatorReply) -> None:
+        """L5: each request is answered once."""
+        asked = effect.request
+        if isinstance(asked, PeerAsked):
+            self._cluster.transactions.replied(node, asked, effect.response)
+            return
+        assert isinstance(asked, Asked)
+        require(asked in self._waiting, "L5", "{} answers nothing that waits", effect.response)
+        del self._waiting[asked]
+        if isinstance(asked.message, _ABOUT_ENDS):
+            assert isinstance(effect.response, tm.ProducerIdResponse)
+            self._cluster.transactions.judge(node, asked, effect.response)
+        elif not getattr(effect.response, "error", 0):
+            self._judge(node, asked, effect.response)
+        self._cluster.send(node.id, None, partial(asked.told, effect.response))
+
+    def overdue(self, *, without: int | None = None) -> list[Any]:
+        """Requests that are not answered though there was time."""
+        nodes, now = self._cluster.nodes, self._cluster.now
+        return [
+            asked.message
+            for asked in self._waiting
+            if asked.arrived < now - OVERDUE - WAITS_FOR_AN_END * isinstance(asked.message, _ABOUT_ENDS)
+            and asked.node != without
+            and nodes[asked.node].process == asked.process
+            and nodes[asked.node].broker is not None
+        ]
+
+    # What an answer promises
+
+    def partition_of(self, group: str) -> PartitionId | None:
+        """The partition that keeps a group, once the topic is there."""
+        topic = self._cluster.store.topics.get(GROUP_TOPIC)
+        return (
+            None if topic is None else PartitionId(GROUP_TOPIC, partition_for_group(group, topic.partitions))
+        )
+
+    def _ledger_of(self, message: Any) -> Ledger | None:
+        """Of the group that a request is about; None of one that is about none, or of no promise any more."""
+        partition = self.partition_of(message.group) if hasattr(message, "group") else None
+        facts = self._cluster.oracle.partitions.get(partition) if partition is not None else None
+        if partition is None or facts is None or facts.unclean:
+            return None
+        ledger = self._ledgers.get(partition)
+        if ledger is None:
+            ledger = self._ledgers[partition] = Ledger(facts)
+        ledger.read_on(self.records, self.ends)
+        return ledger
+
+    def _judge(self, node: Node, asked: Asked, response: Any) -> None:
+        """What is answered without an error."""
+        message, ledger = asked.message, self._ledger_of(asked.message)
+        if ledger is None:
+            return
+        partition = self.partition_of(message.group)
+        assert partition is not None
+        self.is_loaded(node, partition)
+        match response:
+            case gm.CommitGroupOffsetsResponse():
+                self._is_committed(message, response, ledger)
+            case gm.GroupOffsetsResponse():
+                self._is_current(node, asked, response, ledger)
+            case gm.ConsumerGroupHeartbeatResponse() if message.member_epoch >= 0:
+                self.beats += 1
+                given = message.group, response.member_id, response.member_epoch
+                require(
+                    given in ledger.epochs, "S28", "node {}: {} is told, and not committed", node.id, given
+                )
+                self._has_lease(node, partition)
+
+    def is_loaded(self, node: Node, partition: PartitionId) -> None:
+        """S29: its log was read up to where its leader epoch begins, and all of that is committed."""
+        host = node.hosts.get(partition)
+        role = host.replica.leader if host is not None and host.replica is not None else None
+        if host is None or role is None:
+            return  # what it tells yet is judged by what it says
+        place = node.id, node.process, partition, role.epoch
+        covered = self._covered.get(place, role.replica.log.log_start_offset)
+        require(covered >= role.epoch_start, "S29", "{} serves, and was read up to {}", host.name, covered)
+        high_watermark = role.replica.log.high_watermark
+        decided = high_watermark >= role.epoch_start
+        require(
+            decided, "S29", "{} serves at {}, its epoch at {}", host.name, high_watermark, role.epoch_start
+        )
+
+    def _is_committed(
+        self, message: gm.CommitGroupOffsetsRequest, response: gm.CommitGroupOffsetsResponse, ledger: Ledger
+    ) -> None:
+        """S28: a commit that is told to be done is in the committed log, once."""
+        done = {(each.topic, each.partition) for each in response.partitions if not each.error}
+        for each in message.offsets:
+            if (each.topic, each.partition) in done:
+                self.commits += 1
+                count = ledger.marks[each.metadata]
+                require(
+                    count == 1,
+                    "S28",
+                    "{}: {} is told, and committed {} times",
+                    ledger.facts.name,
+                    each,
+                    count,
+                )
+
+    def _is_current(
+        self, node: Node, asked: Asked, response: gm.GroupOffsetsResponse, ledger: Ledger
+    ) -> None:
+        """S29: an offset that is told was the last one when its request came, or has become it since."""
+        if self._cluster.settings.recreations:
+            return  # what was committed to another topic of that name is told to nobody
+        self.reads += 1
+        group, right = asked.message.group, ledger.told_since(asked.committed)
+        told = {r.OffsetKey(group, each.topic, each.partition): each for each in response.offsets}
+        whole = asked.message.partitions is None
+        for key in {*told, *(each for each in right if whole and each.group == group)}:
+            each = told.get(key)
+            if each is not None and each.error:
+                continue
+            found = (each.offset, each.metadata) if each is not None else (NOTHING.offset, NOTHING.metadata)
+            allowed = right.get(key, [(NOTHING.offset, NOTHING.metadata)])
+            invariant = "S34" if key in ledger.transactional else "S29"
+            require(found in allowed, invariant, f"node {node.id} tells {found} of {key}, right is {allowed}")
+            is_open = asked.message.require_stable and ledger.is_open(key, asked.committed)
+            require(
+                not is_open, "S34", f"node {node.id} tells {found} of {key} as stable, and it is undecided"
+            )
+
+    def _has_lease(self, node: Node, partition: PartitionId) -> None:
+        """S30: nobody renews a member's lease for longer than the isolation timeout after another has begun."""
+        assert node.broker is not None
+        for each in node.broker.shards.facts():
+            if each.partition != partition:
+                continue
+            for epoch, clocks in self._led.get(partition, {}).items():
+                if epoch > each.leader_epoch:
+                    late = node.clock(self._cluster.now) - clocks[node.id]
+                    require(
+                        late <= ISOLATION + ROUNDING,
+                        "S30",
+                        "node {} of epoch {} renews {:g} s after epoch {}",
+                        node.id,
+                        each.leader_epoch,
+                        late,
+                        epoch,
+                    )
+
+    # Logs
+
+    def leads(self, host: Host, leader_epoch: int) -> None:
+        """A replica has begun to lead."""
+        if host.partition.topic == GROUP_TOPIC:
+            clocks = {node.id: node.clock(self._cluster.now) for node in self._cluster.nodes.values()}
+            self._led.setdefault(host.partition, {}).setdefault(leader_epoch, clocks)
+
+    def _read(self, node: Node, effect: fx.ReadShard) -> None:
+        """As it is when the reading begins; what comes late may have been cut off meanwhile."""
+        cluster, host = self._cluster, node.hosts.get(effect.partition)
+        assert host is not None and host.replica is not None and node.broker is not None
+        covered = partial(self._cover, host, host.replica.leader_epoch)
+        covered(effect.start, host.disk.start)
+        decode = node.broker.shards.kinds[effect.partition.topic].decode
+        disk, start = host.disk, max(effect.start, host.disk.start)
+        found = disk.read(start, effect.end, 2 if node.id % 2 else 20)
+        entries = tuple(
+            entry
+            for batch in found
+            if batch.state == WHOLE
+            for entry in self._entries(batch, decode)
+            if entry.offset >= start
+        )
+        next_offset = max(found[-1].meta.next_offset, start + 1) if found else effect.end
+        read = ShardRead(effect.partition, effect.reading, entries, next_offset)
+        fails = not cluster.calm and cluster.chance(READ_FAILS)
+        if fails or disk.damage(found) is not None or disk.end < effect.end:
+            read = read._replace(entries=None, next_offset=-1)
+        delay = cluster.delay()
+        if not cluster.calm and cluster.chance(LATE_READ):
+            delay = LONG_READ * cluster.random.random()
+
+        def done() -> None:
+            if read.entries is not None:
+                covered(effect.start, read.next_offset)
+            cluster.tell(node, read)
+
+        cluster.on(node, delay, done)
+
+    def _entries(self, batch: Stored, decode: Callable[..., Any]) -> list[Entry | Marker]:
+        """What a shard reads of one batch."""
+        meta = batch.meta
+        producer = ProducerId(meta.producer_id, meta.producer_epoch) if meta.transactional else None
+        if meta.marker is not None:
+            assert producer is not None
+            return [Marker(meta.base_offset, producer, meta.marker.committed)]
+        decoded = (decode(key, value) for key, value in self.records[batch.payload])
+        return [Entry(meta.base_offset + at, key, value, producer) for at, (key, value) in enumerate(decoded)]
+
+    def _cover(self, host: Host, leader_epoch: int, start: int, end: int) -> None:
+        """Of the log that is read for that leadership, [start, end) is handed to its shard."""
+        place = host.node.id, host.node.process, host.partition, leader_epoch
+        known = self._covered.setdefault(place, host.disk.start)
+        if start <= known:
+            self._covered[place] = max(known, end)
+
+    def _loaded(self, node: Node, effect: fx.ShardLoaded) -> None:
+        self.loads += 1
+        self._cluster.note(f"node {node.id}: {effect}")
+
+    def _unreadable(self, node: Node, effect: fx.ShardUnreadable) -> None:
+        """The log is given up, as a node does: another replica leads, if there is one."""
+        self._cluster.note(f"node {node.id}: {effect}")
+        if effect.partition in node.hosts and effect.partition not in node.offline:
+            self._cluster.members.take_offline(node, [effect.partition])
+            if self._cluster.calm:
+                # It has read before, and stood still until now; its operator, who has mended the others, starts it.
+                self._cluster.restart(node)
+
+    def _faulty(self, node: Node, effect: fx.ShardFaulty) -> None:
+        require(False, "S28", f"node {node.id}: {effect.problem}")
+
+    def _noted(self, node: Node, effect: fx.GroupNoted) -> None:
+        if self._cluster.trace.keep:
+            self._cluster.note(f"node {node.id}: {effect.group}: {effect.reason}")
+
+    def _create(self, node: Node, effect: fx.CreateInternalTopic) -> None:
+        """Run by run it is made as any other topic is, when all nodes are there to get replicas."""
+        self._cluster.topics.look()
+
+    # Shards
+
+    def settled(self, node: Node) -> None:
+        """S31: when a turn has ended, a node has a shard for each partition that it leads, and no others."""
+        broker = node.broker
+        assert broker is not None
+        led = {
+            partition: replica.leader_epoch
+            for partition, replica in broker.context.replicas.items()
+            if partition.topic in INTERNAL and replica.leader is not None
+        }
+        hosted = {each.partition: each.leader_epoch for each in broker.shards.facts()}
+        require(hosted == led, "S31", "node {} has shards {}, and leads {}", node.id, hosted, led)
+
+    def check_health(self, *, without: int | None = None) -> None:
+        """L16: everybody was answered, and whoever leads coordinates. Of the clients see `group_clients`."""
+        overdue = self.overdue(without=without)
+        require(not overdue, "L5", "never answered: {}", overdue[:1])
+        for partition, versioned in self._cluster.store.partitions.items():
+            node = self._cluster.nodes.get(versioned.record.leader)
+            if partition.topic not in INTERNAL or node is None or node.id == without or node.broker is None:
+                continue
+            if len(versioned.record.isr) < versioned.record.min_isr:
+                continue  # nothing can be committed, so nothing can be loaded
+            active = {each.partition for each in node.broker.shards.facts() if each.active}
+            require(
+                partition in active, "L16", "node {} leads {}, and does not coordinate", node.id, partition
+            )

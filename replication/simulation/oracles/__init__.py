@@ -1,0 +1,1 @@
+"""Oracles: the invariants of a run, judged from outside the machines."""
