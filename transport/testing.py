@@ -13,6 +13,6 @@ or, with pytest-trio, parametrize a test over `cases_for(env)`, by `case.name`, 
 
 from __future__ import annotations
 
-from ._kit import Case, Env, Needs, cases_for, run_case, skipped_for
+from .kit._frame import Case, Env, Needs, cases_for, run_case, skipped_for
 
 __all__ = ["Case", "Env", "Needs", "cases_for", "run_case", "skipped_for"]

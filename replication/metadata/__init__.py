@@ -47,9 +47,9 @@ from .errors import (
 from .guarded import GuardedStore, StoreFailedError
 from .memory import MemoryHub, MemoryStore
 from .registry import open_store
-from .remote import RemoteStore
-from .serving import STORE_KINDS, serve_store
-from .sqlite import SqliteStore
+from .remote_store.client import RemoteStore
+from .remote_store.serving import STORE_KINDS, serve_store
+from .sqlite_store.store import SqliteStore
 
 limited(logging.getLogger("insync.metadata"))
 

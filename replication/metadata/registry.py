@@ -15,8 +15,8 @@ from .abc import MetadataStore
 from .errors import InvalidStoreUrlError, MetadataError, StoreLoadError, UnknownStoreSchemeError
 from .guarded import GuardedStore
 from .memory import MemoryHub, MemoryStore
-from .remote import RemoteStore
-from .sqlite import SqliteStore
+from .remote_store.client import RemoteStore
+from .sqlite_store.store import SqliteStore
 
 ENTRY_POINT_GROUP = "insync.metadata_stores"
 """Entry point group of plugins: the name is the scheme, the object takes the URL and returns a store."""

@@ -10,8 +10,13 @@ The kit needs trio alone, no test framework.
 """
 
 from ..promises import PromiseBrokenError
-from . import _kit_changes, _kit_failures, _kit_identity, _kit_sessions, _kit_transactions, _kit_watches
-from ._kit import Bench, Case
+from .kit import _changes as _kit_changes
+from .kit import _failures as _kit_failures
+from .kit import _identity as _kit_identity
+from .kit import _sessions as _kit_sessions
+from .kit import _transactions as _kit_transactions
+from .kit import _watches as _kit_watches
+from .kit._frame import Bench, Case
 
 CASES: tuple[Case, ...] = (
     *_kit_transactions.CASES,

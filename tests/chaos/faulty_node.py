@@ -138,8 +138,8 @@ class CutConnection(sqlite3.Connection):
 
 def _spoil_store() -> None:
     from insync.replication.metadata import StoreUnavailableError
-    from insync.replication.metadata._sqlite_leases import LeaseFile
-    from insync.replication.metadata._sqlite_writer import Writer, WriterLostError
+    from insync.replication.metadata.sqlite_store._leases import LeaseFile
+    from insync.replication.metadata.sqlite_store._writer import Writer, WriterLostError
 
     connect = sqlite3.connect
     sqlite3.connect = lambda *arguments, **options: connect(  # type: ignore[assignment]

@@ -24,8 +24,8 @@ from insync.transport import (
     registry,
     serve,
 )
-from insync.transport._kit import message
 from insync.transport.chaos import ChaosTransport, Faults
+from insync.transport.kit._frame import message
 from insync.transport.testing import Env, cases_for, run_case
 
 numbers = itertools.count()

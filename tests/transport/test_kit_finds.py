@@ -14,12 +14,13 @@ import attrs
 import pytest
 import trio
 
-from insync.transport import ConnectError, _kit, registry
-from insync.transport._kit import Env, cases_for, run_case
+from insync.transport import ConnectError, registry
 from insync.transport._memory import MemoryLink, MemoryListener, MemoryTransport
 from insync.transport._payload import bytes_payload
 from insync.transport.abc import Capabilities
 from insync.transport.frames import HEADER, Frame, Header, decode_hello, encode_hello
+from insync.transport.kit import _frame as _kit
+from insync.transport.kit._frame import Env, cases_for, run_case
 from insync.transport.ranges import is_range
 
 

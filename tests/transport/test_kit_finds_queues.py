@@ -20,10 +20,10 @@ import trio
 from insync.plugins.tcp import TcpTransport
 from insync.plugins.tcp._transport import TcpListener
 from insync.transport import URL, EndOfLink, LinkBroken, register, split_host_port
-from insync.transport._kit import Env, cases_for, run_case
 from insync.transport._payload import BufferPayload
 from insync.transport.buffers import LazyBuffer
 from insync.transport.frames import PREFACE_MAGIC
+from insync.transport.kit._frame import Env, cases_for, run_case
 from insync.transport.sockets import SocketStream
 
 from .test_docs_page import NAMES

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from insync.transport._kit import FileSlice
 from insync.transport._payload import bytes_payload
 from insync.transport.errors import (
     ConnectionLost,
@@ -25,6 +24,7 @@ from insync.transport.frames import (
     decode_frame,
     decode_header,
 )
+from insync.transport.kit._frame import FileSlice
 from insync.transport.requests import Response
 from insync.transport.session import Session
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from insync.transport import URL, ByteStream, Capabilities, pieces
-from insync.transport._kit import FileSlice, file_of
 from insync.transport.buffers import KEPT
 from insync.transport.errors import EndOfLink, LinkBroken, ProtocolError
 from insync.transport.frames import Flag, FrameType, crc32c, encode_header
+from insync.transport.kit._frame import FileSlice, file_of
 from insync.transport.ranges import after
 from insync.transport.stream import LARGE_PAYLOAD, RECEIVE_BUFFER, StreamLink
 

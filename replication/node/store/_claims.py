@@ -11,7 +11,7 @@ import trio
 from ....transport import PeerIdentity, Security
 from ....transport.registry import resolve
 from ...core.control.view import ClusterView
-from ...metadata.serving import unproven
+from ...metadata.remote_store.serving import unproven
 
 log = logging.getLogger("insync.node")
 

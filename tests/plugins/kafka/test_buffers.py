@@ -15,8 +15,8 @@ from insync.plugins.kafka.core.connection import LEAST_BUFFER, MOST_BUFFER, SMAL
 from insync.plugins.kafka.protocol import encode
 from insync.plugins.kafka.protocol.apis import Api
 from insync.replication import Consumer, Node
-from insync.transport._kit import until
 from insync.transport._payload import BufferPayload, PayloadPool
+from insync.transport.kit._frame import until
 
 from .test_listener import Produce, _links, batch, client_of, make, node_at, produce, write
 from .wire_client import PATIENCE

@@ -24,7 +24,7 @@ from insync.replication.core.control.records import (
 )
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.types import PartitionId
-from insync.transport._kit import until
+from insync.transport.kit._frame import until
 
 from .samples import messages
 from .test_listener import client_of, make, node_at

@@ -26,9 +26,9 @@ from insync.replication.core.errors import ErrorCode
 from insync.replication.node.service import ServiceError
 from insync.storage.batch import build_batch
 from insync.transport import LinkBroken
-from insync.transport._kit import until
 from insync.transport._payload import BufferPayload
 from insync.transport.buffers import POOL
+from insync.transport.kit._frame import until
 
 from .idle_connections import measure
 from .steps import Steps

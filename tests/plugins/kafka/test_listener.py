@@ -22,7 +22,7 @@ from insync.replication import Admin, Node, NodeSettings
 from insync.replication.core.errors import ErrorCode
 from insync.replication.node import NodeError
 from insync.storage.batch import build_batch
-from insync.transport._kit import until
+from insync.transport.kit._frame import until
 
 from .wire_client import WireClient
 

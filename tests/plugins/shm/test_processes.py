@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from insync.transport import ConnectError, ConnectionLost, Identity, Limits, connect
-from insync.transport._kit import until
+from insync.transport.kit._frame import until
 
 from ..tcp.peer_process import KEEPALIVE as PEER_KEEPALIVE
 

@@ -16,7 +16,7 @@ import trio
 from insync.plugins.shm import ShmTransport, _files, _shm
 from insync.plugins.shm._chunks import GREETING, MAGIC, PLACE, PREFIX, Chunk
 from insync.transport import URL, ByteStream, LinkBroken, ProtocolError, RangeTruncated
-from insync.transport._kit import FileSlice, message, until
+from insync.transport.kit._frame import FileSlice, message, until
 from insync.transport.ranges import after
 from insync.transport.stream import StreamLink
 

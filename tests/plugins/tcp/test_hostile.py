@@ -16,8 +16,8 @@ import trio.testing
 
 from insync.transport import Identity, Limits, ProtocolError, ReceiveBudget, Security, connect, serve
 from insync.transport._handshake import introduce, judge_acceptor, make_hello
-from insync.transport._kit import until
 from insync.transport.frames import FrameType, encode_header, encode_hello
+from insync.transport.kit._frame import until
 from insync.transport.registry import resolve
 from insync.transport.repeats import BURST, REPEATS
 

@@ -26,8 +26,8 @@ from insync.transport import (
     ranges,
     sockets,
 )
-from insync.transport._kit import FileSlice, file_of
 from insync.transport._native import ffi, lib
+from insync.transport.kit._frame import FileSlice, file_of
 from insync.transport.sockets import SocketStream
 from tests.processes import kept_address
 from tests.requires import missing

@@ -20,7 +20,7 @@ import trio
 from insync.replication import Admin, Producer
 from insync.replication.cli import status
 from tests.processes import NodeProcess, cluster
-from tests.replication.metadata.test_sqlite_writer import wait_until_locked
+from tests.replication.metadata.sqlite_store.test_writer import wait_until_locked
 from tests.replication.node.test_cluster import full_isr, until
 
 

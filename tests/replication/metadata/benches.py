@@ -16,8 +16,8 @@ from insync.replication.metadata import (
     serve_store,
 )
 from insync.replication.metadata.guarded import GuardedSession
-from insync.replication.metadata.remote import RemoteSession
-from insync.replication.metadata.sqlite import SqliteSession
+from insync.replication.metadata.remote_store.client import RemoteSession
+from insync.replication.metadata.sqlite_store.store import SqliteSession
 from insync.replication.metadata.testing import Bench
 from insync.transport import Identity
 

@@ -25,11 +25,11 @@ from insync.replication.metadata import (
     SqliteStore,
     StoreUnavailableError,
     TooOld,
-    _sqlite_database,
     serve_store,
 )
-from insync.replication.metadata import _serving_cursors as cursors
 from insync.replication.metadata._history import History
+from insync.replication.metadata.remote_store import _cursors as cursors
+from insync.replication.metadata.sqlite_store import _database as _sqlite_database
 from insync.transport import Identity
 
 from .benches import RemoteBench
@@ -337,7 +337,7 @@ async def test_listing_that_was_cut_off_is_an_error_and_not_half_a_listing(
 async def test_readers_that_give_up_leave_few_cursors(
     bench: RemoteBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from insync.replication.metadata import _remote_messages as m
+    from insync.replication.metadata.remote_store import _messages as m
 
     monkeypatch.setattr(cursors, "PAGE_BYTES", 200)
     async with bench.serving(), bench.handle() as store:

@@ -29,7 +29,7 @@ from insync.replication.metadata import (
     VersionIs,
 )
 from insync.replication.metadata._history import History
-from insync.replication.metadata._kit import CASE_SECONDS
+from insync.replication.metadata.kit._frame import CASE_SECONDS
 from insync.replication.metadata.testing import CASES, Bench, Case, PromiseBrokenError
 from insync.replication.promises import expect
 from insync.transport import patience

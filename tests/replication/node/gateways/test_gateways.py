@@ -27,7 +27,7 @@ from insync.replication.node.store._client_state import KeptForClients
 from insync.replication.wire import WireError
 from insync.storage.batch import build_batch
 from insync.transport import URL, Endpoint, PeerIdentity, Security, Serving, bytes_payload
-from insync.transport._kit import until
+from insync.transport.kit._frame import until
 
 
 class Client(Caller):

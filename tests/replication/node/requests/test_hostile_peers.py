@@ -16,7 +16,7 @@ from insync.replication import Admin, Node, NodeSettings, Producer, wire
 from insync.replication.core import messages as m
 from insync.replication.node import _node
 from insync.transport import URL, Identity, ReceiveBudget, Security, connect
-from insync.transport._kit import until
+from insync.transport.kit._frame import until
 from tests.plugins.tcp.certificates import Authority
 
 SECRET = b"a secret of sixteen bytes or more"

@@ -23,7 +23,7 @@ from insync.replication.metadata import (
     StoreUnavailableError,
     serve_store,
 )
-from insync.replication.metadata.serving import nodes_only
+from insync.replication.metadata.remote_store.serving import nodes_only
 from insync.replication.node.requests.authorisation import Authoriser
 from insync.transport import (
     Authorise,
