@@ -1,8 +1,5 @@
 """One partition's log on disk, and the data folder that holds a node's logs. Knows no network."""
 
-from ._partition_folder import read_topic_id
-from ._proof import FolderProof
-from ._stray import Stray, find_strays, remove_stray
 from .batch import BatchInfo, Buffer
 from .directory import LogDirectory, check_topic, read_identity
 from .disk_log import DiskLog
@@ -34,6 +31,9 @@ from .errors import (
     WrongTopicIdError,
 )
 from .file_range import FileRange
+from .folder._partition_folder import read_topic_id
+from .folder._proof import FolderProof
+from .folder._stray import Stray, find_strays, remove_stray
 from .handover import Handover
 from .log import (
     Chunk,

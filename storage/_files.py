@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ._columns import Buffer
 from ._native import ffi, lib
 from ._opening import NoFileError, kind_of, no_file, open_file, read_file
-from ._sealed import sealed_table, unsealed_table
+from .batch._columns import Buffer
 from .errors import (
     MisplacedError,
     StorageBrokenError,
@@ -20,6 +19,7 @@ from .errors import (
     StorageFullError,
     TooManyOpenFilesError,
 )
+from .folder._sealed import sealed_table, unsealed_table
 
 _COPIED_AT_ONCE = 64 << 20
 _IOV_MAX = os.sysconf("SC_IOV_MAX")

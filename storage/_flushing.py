@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ._files import fsync_file, fsync_folder
 from ._producers import SNAPSHOT_SUFFIX
-from ._segment import Segment, segment_path
+from .segment._segment import Segment, segment_path
 
 
 def bring_to_device(folder: Path, segments: Sequence[Segment], start: int, end: int) -> None:

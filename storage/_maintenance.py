@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ._compaction import Pace, Pass, Plan, StoppedError, Totals, is_due, is_outdated, plan
 from ._epochs import EpochCache
 from ._files import fsync_folder, log_error
 from ._producers import SNAPSHOT_SUFFIX, ProducerTable, has_snapshot, replay, snapshots_in
 from ._retention import SetAside, expired
-from ._segment import Mended, Segment, segment_path
-from ._swap import CleanedSegment
+from .compaction._compaction import Pace, Pass, Plan, StoppedError, Totals, is_due, is_outdated, plan
+from .compaction._swap import CleanedSegment
 from .errors import (
     CorruptBatchError,
     LogClosedError,
@@ -24,6 +23,7 @@ from .errors import (
     TooManyOpenFilesError,
 )
 from .log import KEY_MAP_BYTES, CompactionResult, Log, MaintenanceResult
+from .segment._segment import Mended, Segment, segment_path
 from .settings import UNLIMITED, LogSettings
 
 

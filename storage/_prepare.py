@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import attrs
 
-from ._batch_scan import BATCH_OVERHEAD_BYTES, CONTROL, LENGTH_AT, LENGTH_END, BatchInfo
-from ._columns import Buffer
 from ._native import ffi, lib
 from ._transactions import Marker, marker_of
+from .batch._columns import Buffer
+from .batch._scan import BATCH_OVERHEAD_BYTES, CONTROL, LENGTH_AT, LENGTH_END, BatchInfo
 from .errors import AppendError
 from .log import Chunk, EpochEntry
 

@@ -15,16 +15,16 @@ from typing import NamedTuple
 
 import attrs
 
-from ._batch_scan import TRANSACTIONAL
 from ._files import base_offset_in, replace_file
-from ._log_scan import ProducerScan
 from ._native import lib
 from ._opening import read_file
-from ._segment import Segment, segment_path
 from ._transactions import CompletedTransaction, Marker
 from .batch import SEQUENCE_MODULUS, BatchInfo, crc32c
+from .batch._scan import TRANSACTIONAL
 from .errors import CorruptBatchError
 from .log import ProducedBatch, ProducerSnapshot
+from .segment._log_scan import ProducerScan
+from .segment._segment import Segment, segment_path
 
 WINDOW = 5
 SNAPSHOT_SUFFIX = ".snapshot"

@@ -16,11 +16,15 @@ import attrs
 
 from ._epochs import NO_EPOCH
 from ._files import base_offset_in, fsync_folder
-from ._log_scan import LogScan, ProducerScan, scan_log
 from ._native import ffi, lib
 from ._opening import remove_file
 from ._producers import Tail, has_snapshot
-from ._segment import (
+from ._transactions import TRANSACTION_INDEX_SUFFIX, index_is_sane
+from .compaction._swap import finish_swaps
+from .errors import CorruptBatchError, CorruptLogError
+from .log import EpochEntry, RecoveryReport
+from .segment._log_scan import LogScan, ProducerScan, scan_log
+from .segment._segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -29,10 +33,6 @@ from ._segment import (
     Segment,
     segment_path,
 )
-from ._swap import finish_swaps
-from ._transactions import TRANSACTION_INDEX_SUFFIX, index_is_sane
-from .errors import CorruptBatchError, CorruptLogError
-from .log import EpochEntry, RecoveryReport
 from .settings import LogSettings
 
 _LEFTOVERS = {DELETED_SUFFIX, ".tmp"}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ._files import fsync_folder
-from ._segment import Spot, delete_segment, segment_files
+from .segment._segment import Spot, delete_segment, segment_files
 from .settings import UNLIMITED
 
 

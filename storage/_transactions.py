@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import attrs
 
-from ._batch_records import control_type
-from ._batch_scan import BATCH_OVERHEAD_BYTES, BatchInfo, scan_file
-from ._columns import Buffer
 from ._native import ffi, lib
 from ._opening import read_file
+from .batch._columns import Buffer
+from .batch._records import control_type
+from .batch._scan import BATCH_OVERHEAD_BYTES, BatchInfo, scan_file
 from .file_range import ReadableFile, read_at
 
 TRANSACTION_INDEX_SUFFIX = ".txnindex"

@@ -22,9 +22,6 @@ from pathlib import Path
 
 import attrs
 
-from ._batch_scan import crc32c, scan
-from ._checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
-from ._created import CreatedPartitions
 from ._epochs import FILE_NAME as EPOCHS
 from ._epochs import EpochCache
 from ._files import (
@@ -39,17 +36,20 @@ from ._files import (
     write_checkpoint,
 )
 from ._opening import open_file, read_file
-from ._partition_folder import make_folder, read_topic_id, write_metadata
 from ._producers import SNAPSHOT_SUFFIX
-from ._sealed import sealed
-from ._segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
-from ._stray import DELETED_SUFFIX, STRAY_SUFFIX
 from ._transactions import TRANSACTION_INDEX_SUFFIX
 from .batch import records
+from .batch._scan import crc32c, scan
 from .directory import CLEAN_SHUTDOWN, FOLDER_NAME, META, LogDirectory
 from .errors import CorruptBatchError, ForeignFolderError, StorageError
+from .folder._checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+from .folder._created import CreatedPartitions
+from .folder._partition_folder import make_folder, read_topic_id, write_metadata
+from .folder._sealed import sealed
+from .folder._stray import DELETED_SUFFIX, STRAY_SUFFIX
 from .inspection import batches_in, producers_in
 from .log import EpochEntry
+from .segment._segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from .verification import PartitionCheck, Verification, segment_files
 
 METADATA_FOLDER = "__cluster_metadata-0"

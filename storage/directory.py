@@ -14,9 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from ._checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, Checkpoints
-from ._created import CreatedPartitions
-from ._data_folder import make_data_folder
 from ._files import (
     PartitionKey,
     fsync_folder,
@@ -26,19 +23,7 @@ from ._files import (
     sync_filesystem,
     write_checkpoint,
 )
-from ._folder_lock import FolderLock
-from ._open_files import OPEN_FILES
 from ._opening import NoFileError, read_file
-from ._partition_folder import (
-    PARTITION_METADATA,
-    check_folder,
-    make_folder,
-    sync_metadata,
-    write_metadata,
-)
-from ._proof import PROOF, FolderProof, read_proof, write_proof
-from ._sealed import sealed, unsealed
-from ._stray import DELETED_SUFFIX, Stray, find_strays, read_stray, remove_note, stray_name, write_note
 from .disk_log import DiskLog
 from .errors import (
     InvalidTopicError,
@@ -49,6 +34,21 @@ from .errors import (
     WrongClusterError,
     WrongNodeError,
 )
+from .folder._checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, Checkpoints
+from .folder._created import CreatedPartitions
+from .folder._data_folder import make_data_folder
+from .folder._folder_lock import FolderLock
+from .folder._partition_folder import (
+    PARTITION_METADATA,
+    check_folder,
+    make_folder,
+    sync_metadata,
+    write_metadata,
+)
+from .folder._proof import PROOF, FolderProof, read_proof, write_proof
+from .folder._sealed import sealed, unsealed
+from .folder._stray import DELETED_SUFFIX, Stray, find_strays, read_stray, remove_note, stray_name, write_note
+from .segment._open_files import OPEN_FILES
 from .settings import LogSettings
 
 META = "meta.properties"

@@ -8,20 +8,17 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ._batch_scan import CONTROL
 from ._epochs import FILE_NAME as EPOCHS
 from ._epochs import EpochCache
 from ._files import copy_file, fsync_file, fsync_folder, log_error, storage_error
 from ._flushing import bring_to_device
 from ._maintenance import MaintainedLog
-from ._open_files import OPEN_FILES
-from ._partition_folder import PARTITION_METADATA
 from ._prepare import GATHERED_BYTES, Piece, prepare, stamped
 from ._producers import SNAPSHOT_SUFFIX, ProducerTable, completed_since, has_snapshot, replay, snapshots_in
 from ._recovery import Recovered, open_segments, recover, remove_leftovers, trust, verify
 from ._retention import remove_below
-from ._segment import Mended, Segment, Spot, segment_path
 from ._transactions import AbortedTransaction, CompletedTransaction, aborted_between
+from .batch._scan import CONTROL
 from .errors import (
     AppendError,
     OffsetOutOfRangeError,
@@ -30,6 +27,7 @@ from .errors import (
     TooManyOpenFilesError,
 )
 from .file_range import FileRange
+from .folder._partition_folder import PARTITION_METADATA
 from .log import (
     Chunk,
     EpochEntry,
@@ -39,6 +37,8 @@ from .log import (
     TimestampedOffset,
     never,
 )
+from .segment._open_files import OPEN_FILES
+from .segment._segment import Mended, Segment, Spot, segment_path
 from .settings import LogSettings
 
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ._batch_records import records
-from ._batch_scan import ATTRIBUTES_AT, CONTROL
 from ._files import base_offset_in
 from ._opening import open_file, read_file
 from ._producers import ProducerTable
-from ._verify_index import OFFSET_ENTRY, TIME_ENTRY, read_entries
-from ._walk import Found, walk
+from .batch._records import records
+from .batch._scan import ATTRIBUTES_AT, CONTROL
 from .log import ProducerSnapshot
+from .segment._verify_index import OFFSET_ENTRY, TIME_ENTRY, read_entries
+from .segment._walk import Found, walk
 
 __all__ = [
     "ControlRecord",

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import attrs
 
-from ._columns import Buffer
 from ._transactions import AbortedTransaction, CompletedTransaction
 from .batch import BatchInfo
+from .batch._columns import Buffer
 from .file_range import FileRange
 from .settings import LogSettings
 

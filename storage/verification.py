@@ -7,22 +7,22 @@ from pathlib import Path
 
 import attrs
 
-from ._batch_records import RecordCheck
-from ._checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from ._epochs import FILE_NAME as EPOCHS
 from ._files import read_checkpoint, read_table
 from ._opening import read_file
-from ._partition_folder import PARTITION_METADATA
 from ._producers import SNAPSHOT_SUFFIX, ProducerTable
-from ._sealed import unsealed_table
-from ._segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX
-from ._segment import segment_files as segment_files
-from ._verify_index import OffsetIndexCheck, TimeIndexCheck
 from .batch import BatchInfo
+from .batch._records import RecordCheck
 from .directory import FOLDER_NAME, META
 from .errors import LogNotFoundError, StorageError
+from .folder._checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+from .folder._partition_folder import PARTITION_METADATA
+from .folder._sealed import unsealed_table
 from .inspection import Found, batches_in
 from .log import EpochEntry
+from .segment._segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX
+from .segment._segment import segment_files as segment_files
+from .segment._verify_index import OffsetIndexCheck, TimeIndexCheck
 
 
 @attrs.frozen(slots=True)

@@ -9,7 +9,7 @@ from functools import partial
 
 import attrs
 
-from ...replication.cli.status import SILENT_MS, STORE_OLD_MS
+from ...replication.cli.watching.status import SILENT_MS, STORE_OLD_MS
 from ...replication.client import HangingTransaction
 from ...replication.client.admin import FollowerInfo, PartitionInfo
 from ...replication.core.wording import counted

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from ...replication.cli.measures import rates
+from ...replication.cli.watching.measures import rates
 from ...replication.client import GroupDescription
 from ...replication.core.types import PartitionId
 from ._look import At, Look

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
-from ...replication.cli.status import summarise
+from ...replication.cli.watching.status import summarise
 from ...replication.client import ClusterInfo, NodeHealth, NodeReport
 from ...replication.client.admin import PartitionInfo, ReplicaInfo, TopicInfo
 

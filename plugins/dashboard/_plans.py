@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import attrs
 
 from ...replication.asyncio import Admin
-from ...replication.cli.measures import THROTTLES
+from ...replication.cli.watching.measures import THROTTLES
 from ...replication.client import ServerError
 from ...replication.client.admin._groups import GroupDescription, ResetTo
 from ...replication.core.types import PartitionId, Value

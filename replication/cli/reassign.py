@@ -13,7 +13,7 @@ from ..core.wording import counted
 from .clusters import Flag, Json, Servers, known, print_json
 from .elect import print_outcomes
 from .errors import EXIT_FAILURE, CommandError, UsageError
-from .measures import THROTTLES, copied
+from .watching.measures import THROTTLES, copied
 
 if TYPE_CHECKING:
     from ..client import Admin

@@ -19,8 +19,8 @@ from insync.replication import Admin, Producer
 from insync.replication.client.producer.delivery import Delivery
 
 from ..processes import cluster
-from . import _floor
 from ._page_cache import settle
+from ._peers import floor as _floor
 from ._processor import seconds_of
 from ._warm_up import warm_up
 from .report import Result, against, at_least, at_most

@@ -26,9 +26,9 @@ from tests.replication.node.coordination.group_clients import Caller, Member, ca
 from ..interop.brokers import brokers
 from ..interop.kafka import POM, Java, resolve
 from ..processes import cluster
-from . import _kafka_groups
 from ._committers import commit_of, committers
-from ._kafka_clients import create
+from ._kafka import groups as _kafka_groups
+from ._kafka.clients import create
 from ._processor import seconds_of
 from .report import Result, at_least, at_most
 

@@ -25,10 +25,9 @@ import trio
 from ..interop.brokers import Brokers, brokers
 from ..interop.kafka import Java, resolve
 from ..plugins.kafka.conftest import Cluster, running_cluster
-from . import _kafka_codec
 from . import cluster as native
-from ._far_end import far_process
-from ._kafka_clients import (
+from ._kafka import codec as _kafka_codec
+from ._kafka.clients import (
     at,
     consume,
     consumer_perf_test,
@@ -43,14 +42,15 @@ from ._kafka_clients import (
     perf_test,
     produce,
 )
-from ._kafka_fetches import seconds_a_gib
-from ._kafka_gateway import costs, metadata_cost
+from ._kafka.fetches import seconds_a_gib
+from ._kafka.gateway import costs, metadata_cost
 from ._page_cache import settle
+from ._peers.far_end import far_process
 from ._polling import ENV, TITLE
 from ._processor import resident, seconds_of, share_of
 from .report import Result, against, at_least, at_most, interleaved, within
 
-TOOLS = Path(__file__).parent.parent / "plugins" / "kafka" / "tools.xml"
+TOOLS = Path(__file__).parent.parent / "plugins" / "kafka" / "programs" / "tools.xml"
 CLIENTS = Path(__file__).parent.parent / "plugins" / "kafka" / "pom.xml"
 LOAD = Path(__file__).parent.parent / "chaos" / "KafkaLoad.java"
 PRODUCE_BAR, FETCH_BAR = 200.0, 180.0

@@ -19,11 +19,11 @@ from insync.storage import Chunk, DiskLog
 from insync.storage.batch import scan
 from insync.transport import Connection, Identity, Payload, Response, TransportError, connect
 
-from . import _bare
-from ._bare import Load
-from ._far_end import far_process
-from ._local_peer import BYTES, CPU, ECHO, FETCH, FETCH_BODY, PAYLOAD_BYTES, SECONDS
 from ._page_cache import touch
+from ._peers import bare as _bare
+from ._peers.bare import Load
+from ._peers.far_end import far_process
+from ._peers.local_peer import BYTES, CPU, ECHO, FETCH, FETCH_BODY, PAYLOAD_BYTES, SECONDS
 from .report import Result, against
 
 GIB = 1 << 30

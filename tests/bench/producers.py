@@ -13,8 +13,8 @@ import trio
 from ..interop.brokers import brokers
 from ..interop.kafka import POM, Java, resolve
 from ..processes import cluster
-from . import _kafka_clients as theirs
 from . import _race_ours as ours
+from ._kafka import clients as theirs
 from ._many_producers import measure
 from ._processor import seconds_of
 from .report import Result, within

@@ -24,10 +24,10 @@ import trio
 from ..interop.brokers import Brokers, brokers
 from ..interop.kafka import POM, Java, resolve
 from ..processes import NodeProcess, cluster
-from . import _kafka_clients as theirs
 from . import _race_ours as ours
-from ._jetstream import JetStream, build, jetstream
+from ._kafka import clients as theirs
 from ._page_cache import settle
+from ._peers.jetstream_servers import JetStream, build, jetstream
 from ._polling import BUSY_POLL_US, ENV, TITLE
 from ._processor import resident, seconds_of
 from ._warm_up import warm_up

@@ -29,7 +29,7 @@ from insync.replication import Admin, Producer
 
 from ..processes import NodeProcess
 from ._counted import Calls
-from ._record_floor import LOOPS, Floor, Loop
+from ._peers.record_floor import LOOPS, Floor, Loop
 from .report import Result, at_most, within
 
 NODES = 3

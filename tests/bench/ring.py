@@ -17,7 +17,7 @@ from functools import partial
 
 import trio
 
-from ._ring import BLOCK, CAPACITY, HEADER, Stream, build, open_stream, order, read_exactly
+from ._peers.ring import BLOCK, CAPACITY, HEADER, Stream, build, open_stream, order, read_exactly
 from .report import Result, against, interleaved
 
 BATCH = 64
@@ -34,7 +34,7 @@ def far_end(kind: str, folder: str) -> Iterator[Stream]:
         memory = os.memfd_create("ring")
         os.posix_fallocate(memory, 0, 2 * (HEADER + CAPACITY))
         ours = theirs = [memory, *(os.eventfd(0, os.EFD_NONBLOCK) for _ in range(4))]
-    command = [sys.executable, "-m", "tests.bench._ring", kind, folder, *map(str, theirs)]
+    command = [sys.executable, "-m", "tests.bench._peers.ring", kind, folder, *map(str, theirs)]
     process = subprocess.Popen(command, pass_fds=theirs)
     try:
         stream = open_stream(kind, folder, ours, first=True)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from insync.plugins.spark import session
 
 from ..processes import cluster
-from . import _spark_limit
+from ._peers import spark_limit as _spark_limit
 from ._spark_logs import Log, connector_jars, kafka
 from .report import Result, against, interleaved, within
 

@@ -23,7 +23,15 @@ class Peer:
     def __init__(self, who: str, number: int, where: str, *ports: int) -> None:
         self.endpoints: list[str] = []
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.bench._state_peer", who, str(number), where, *map(str, ports)],
+            [
+                sys.executable,
+                "-m",
+                "tests.bench._peers.state_peer",
+                who,
+                str(number),
+                where,
+                *map(str, ports),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

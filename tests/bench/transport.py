@@ -18,10 +18,10 @@ import trio
 
 from insync.transport import Connection, Identity, Response, TransportError, connect
 
-from ._far_end import far_process
-from ._other_peer import FILE, SEND
-from ._others import OTHERS, Cost, Other
-from ._transport_peer import BLOCK, BYTES, CPU, ECHO, ORDER, RANGE, SECONDS, SIZE, SIZED, SIZED_RANGE
+from ._peers.far_end import far_process
+from ._peers.other_peer import FILE, SEND
+from ._peers.others import OTHERS, Cost, Other
+from ._peers.transport_peer import BLOCK, BYTES, CPU, ECHO, ORDER, RANGE, SECONDS, SIZE, SIZED, SIZED_RANGE
 from .report import Result, against, at_least, at_most, interleaved
 
 GIB = 1 << 30

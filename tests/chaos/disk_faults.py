@@ -14,8 +14,8 @@ import trio
 
 from insync.replication import Consumer, ReplicationError
 from insync.replication.client.errors import CorruptMessageError
-from insync.storage._proof import PROOF
-from insync.storage._sealed import sealed, unsealed
+from insync.storage.folder._proof import PROOF
+from insync.storage.folder._sealed import sealed, unsealed
 
 from .load import TOPICS, until, until_async
 from .members import STALL_MS, Member

@@ -9,10 +9,10 @@ from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from insync.storage._columns import DecodedColumns, Decoder
-from insync.storage._log_scan import ProducerScan, scan_log
 from insync.storage._native import ffi, lib
 from insync.storage.batch import CorruptBatchError, build_batch, crc32c, scan_file, scan_prefix, scan_produced
+from insync.storage.batch._columns import DecodedColumns, Decoder
+from insync.storage.segment._log_scan import ProducerScan, scan_log
 
 from . import _reference as reference
 from ._fuzzing import Target

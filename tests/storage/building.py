@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from insync.storage import Chunk, DiskLog, Log, LogSettings
-from insync.storage._sealed import unsealed_table
 from insync.storage.batch import build_batch, crc32c, records, scan
+from insync.storage.folder._sealed import unsealed_table
 
 SMALL = LogSettings(segment_bytes=1024, segment_index_bytes=64, index_interval_bytes=100)
 """A few batches fill a segment."""

@@ -10,17 +10,15 @@ from contextlib import suppress
 
 import attrs
 
-from insync.storage._columns import Buffer
-from insync.storage._compaction import Pace, Pass, StoppedError, Totals, is_due, is_outdated, plan
 from insync.storage._epochs import EpochCache
 from insync.storage._files import write_all
-from insync.storage._index import MAX_RELATIVE
 from insync.storage._prepare import Piece, Placed, prepare
 from insync.storage._producers import ProducerTable
 from insync.storage._retention import expired
-from insync.storage._segment import Spot
 from insync.storage._transactions import AbortedTransaction, CompletedTransaction, marker_of
 from insync.storage.batch import BatchInfo, records, scan
+from insync.storage.batch._columns import Buffer
+from insync.storage.compaction._compaction import Pace, Pass, StoppedError, Totals, is_due, is_outdated, plan
 from insync.storage.errors import AppendError, LogClosedError, OffsetOutOfRangeError
 from insync.storage.file_range import FileRange, RangeFile, read_at
 from insync.storage.log import (
@@ -35,6 +33,8 @@ from insync.storage.log import (
     TimestampedOffset,
     never,
 )
+from insync.storage.segment._index import MAX_RELATIVE
+from insync.storage.segment._segment import Spot
 from insync.storage.settings import UNLIMITED, LogSettings
 
 

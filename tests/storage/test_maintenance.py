@@ -74,7 +74,7 @@ def test_the_age_is_known_again_after_a_restart(tmp_path: Path) -> None:
 
 def test_without_timestamps_the_clock_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [time.monotonic()]
-    monkeypatch.setattr("insync.storage._segment.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("insync.storage.segment._segment.time.monotonic", lambda: now[0])
     log = open_disk(tmp_path / "t-0", LogSettings(segment_ms=1000))
     put(log, -1)
     now[0] += 1.0
@@ -89,7 +89,7 @@ def test_without_timestamps_the_clock_counts(tmp_path: Path, monkeypatch: pytest
 def test_an_empty_segment_has_no_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes all that one append brings, however long it has waited for it."""
     now = [time.monotonic()]
-    monkeypatch.setattr("insync.storage._segment.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("insync.storage.segment._segment.time.monotonic", lambda: now[0])
     log = open_disk(tmp_path / "t-0", LogSettings(segment_ms=1000))
     now[0] += 5
     undated = build_batch([None], [b"x"], timestamps_ms=-1)

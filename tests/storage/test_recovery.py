@@ -528,7 +528,7 @@ def test_a_search_that_has_begun_may_end_when_the_index_was_cut_and_trimmed(tmp_
 import sys
 from array import array
 from pathlib import Path
-from insync.storage._index import OffsetIndex
+from insync.storage.segment._index import OffsetIndex
 from insync.storage._native import ffi
 index = OffsetIndex(Path(sys.argv[1]), 0)
 index.grow(1 << 20)

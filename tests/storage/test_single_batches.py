@@ -10,9 +10,10 @@ from typing import Any
 import attrs
 import pytest
 
-from insync.storage import AppendError, Chunk, LogSettings, _index, _prepare, _segment
-from insync.storage._segment import Segment
+from insync.storage import AppendError, Chunk, LogSettings, _prepare
 from insync.storage.batch import BATCH_OVERHEAD_BYTES, crc32c, scan
+from insync.storage.segment import _index, _segment
+from insync.storage.segment._segment import Segment
 
 from .building import all_bytes, append, batch, marker, open_disk, stamped
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from insync.storage import Defect, DiskLog, LogDirectory, LogNotFoundError, LogSettings, verify
-from insync.storage._sealed import sealed_table
 from insync.storage.batch import build_batch, crc32c, scan
+from insync.storage.folder._sealed import sealed_table
 from insync.storage.verification import partition_folders
 
 from .building import append, batch, open_disk, table_text

@@ -6,7 +6,7 @@ import time
 
 from markupsafe import Markup
 
-from ....replication.cli.measures import amount
+from ....replication.cli.watching.measures import amount
 from .._changes import Change, in_words
 from .._findings import Finding
 from .._watcher import Watcher

@@ -12,7 +12,7 @@ from nicegui import ui
 
 from ....replication.asyncio import Admin
 from ....replication.cli.clusters import moment
-from ....replication.cli.measures import copied
+from ....replication.cli.watching.measures import copied
 from ....replication.core.types import Value
 from ....replication.errors import ReplicationError
 from ....transport import TransportError

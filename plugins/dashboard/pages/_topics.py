@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import attrs
 from markupsafe import Markup
 
-from ....replication.cli.measures import amount
+from ....replication.cli.watching.measures import amount
 from ....replication.core.control.records import TopicConfig
 from .._changes import timeline
 from .._look import Look

@@ -15,7 +15,7 @@ from cyclopts import Parameter, validators
 
 from ..clusters import Json, print_json
 from ..errors import EXIT_FAILURE, UsageError
-from ..transports import TransportName
+from ..local.transports import TransportName
 
 if TYPE_CHECKING:
     from .story import Options
@@ -73,8 +73,8 @@ def demo(
     json
         Print one line of JSON on standard output at the end; what happens is told on standard error.
     """
+    from ..local.transports import chosen as reached_by
     from ..running import run
-    from ..transports import chosen as reached_by
     from .plant import Plant
     from .story import Options
 

@@ -17,7 +17,7 @@ import trio
 
 from ...client import Deliveries, Producer, partition_for_key
 from ..errors import CommandError
-from ..processes import NodeProcess
+from ..local.processes import NodeProcess
 from .inputs import Acknowledgements, Input, Lines
 from .report import Report
 from .scene import NotInTimeError, Observer, Progress, Scene

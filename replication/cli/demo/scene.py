@@ -19,7 +19,7 @@ from rich.text import Text
 from ...client import Admin, ClientError, NodeReport
 from ...core.messages import TopicInfo
 from ..errors import CommandError
-from ..processes import NodeProcess
+from ..local.processes import NodeProcess
 
 
 @attrs.define(eq=False)

@@ -12,8 +12,8 @@ import attrs
 import trio
 
 from ...client import Admin, Producer
-from ..processes import NodeProcess, local_nodes, peak_rss_bytes, running, servers_of
-from ..transports import Certificates
+from ..local.processes import NodeProcess, local_nodes, peak_rss_bytes, running, servers_of
+from ..local.transports import Certificates
 from .check import Verification, verify
 from .failover import RECOVERY_TIMEOUT, Failover, Production, last_records
 from .inputs import UNACKNOWLEDGED, Acknowledgements, Input, Lines, expect

@@ -16,8 +16,9 @@ import trio
 import trio.testing
 
 from insync.replication.client.consumer import _fetcher, _isolation
-from insync.storage import _cleaner, _compaction, disk_log
+from insync.storage import disk_log
 from insync.storage._transactions import Transactions
+from insync.storage.compaction import _cleaner, _compaction
 from tests.replication.client.consumer import test_isolation
 from tests.storage import test_transaction_model, test_transactions
 from tests.storage.building import open_disk

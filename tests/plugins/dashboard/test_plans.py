@@ -12,7 +12,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
 from insync.replication.asyncio import Admin, Producer
-from insync.replication.cli.measures import THROTTLES
+from insync.replication.cli.watching.measures import THROTTLES
 from insync.replication.client.admin import PartitionInfo
 from insync.replication.client.threads.blocking import BlockingAdmin, BlockingProducer
 from tests.processes import NodeProcess, cluster, start_again

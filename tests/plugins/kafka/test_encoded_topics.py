@@ -26,7 +26,7 @@ from insync.replication.core.control.view import ClusterView
 from insync.replication.core.types import PartitionId
 from insync.transport.kit._frame import until
 
-from .samples import messages
+from .tables.samples import messages
 from .test_listener import client_of, make, node_at
 
 Asked, Told = message("MetadataRequest"), message("MetadataResponse")

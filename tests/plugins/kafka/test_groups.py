@@ -13,8 +13,8 @@ import kafka.admin
 import pytest
 
 from .conftest import Cluster
-from .test_python_clients import PATIENCE, make, produce, settings
-from .test_python_clients import librdkafka as librdkafka
+from .programs.test_python_clients import PATIENCE, make, produce, settings
+from .programs.test_python_clients import librdkafka as librdkafka
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("kafka")]
 

@@ -20,9 +20,9 @@ from insync.replication.core.broker.coordination import transacting
 from insync.replication.core.errors import ErrorCode
 
 from ...interop.kafka import Java
+from .programs.test_tools import TOOLS
+from .programs.test_tools import tools as tools
 from .test_listener import client_of, make, node_at
-from .test_tools import TOOLS
-from .test_tools import tools as tools
 from .wire_client import WireClient
 
 Write = message("WriteTxnMarkersRequest")

@@ -18,7 +18,7 @@ from insync.plugins.kafka.handlers import OFFERED
 from insync.plugins.kafka.protocol import encode, message_of
 from insync.plugins.kafka.protocol.apis import Api
 
-from .samples import messages
+from .tables.samples import messages
 from .test_listener import client_of, make, node_at, write
 from .wire_client import WireClient
 

@@ -10,8 +10,8 @@ import trio
 from insync.replication import Producer
 
 from .conftest import Cluster
-from .test_python_clients import PATIENCE, make, settings
-from .test_python_clients import librdkafka as librdkafka
+from .programs.test_python_clients import PATIENCE, make, settings
+from .programs.test_python_clients import librdkafka as librdkafka
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("kafka")]
 

@@ -13,8 +13,8 @@ from insync.replication import Admin, Node, NodeSettings
 from insync.replication.core.errors import ErrorCode
 
 from ...replication.node.operations.scraping import scrape
+from .login.test_sasl import ALL, NAME, PASSWORD, choose, plain, prove
 from .test_listener import Metadata, batch, client_of, make, node_at, produce, write
-from .test_sasl import ALL, NAME, PASSWORD, choose, plain, prove
 
 DOCS = Path(__file__).parents[3] / "docs"
 ListOffsets = message("ListOffsetsRequest")

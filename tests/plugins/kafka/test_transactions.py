@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from .conftest import Cluster
-from .test_python_clients import PATIENCE, make, settings
-from .test_python_clients import librdkafka as librdkafka
+from .programs.test_python_clients import PATIENCE, make, settings
+from .programs.test_python_clients import librdkafka as librdkafka
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("kafka")]
 

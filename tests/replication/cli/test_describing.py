@@ -9,8 +9,8 @@ import attrs
 import pytest
 
 from insync.replication.cli.produce import read_lines, split_keys
-from insync.replication.cli.status import _print, summarise
 from insync.replication.cli.topic import _partition, _replica_line
+from insync.replication.cli.watching.status import _print, summarise
 from insync.replication.client import ClusterInfo, NodeReport
 from insync.replication.core.messages import FollowerInfo, NodeInfo, PartitionInfo, ReplicaInfo, TopicInfo
 

@@ -11,9 +11,9 @@ import pytest
 
 from insync.replication.cli import main
 from insync.replication.cli.bench import percentile
-from insync.replication.cli.measures import amount
-from insync.replication.cli.top import _Sample, picture
-from insync.replication.cli.top_tables import Sort, by, draw
+from insync.replication.cli.watching.measures import amount
+from insync.replication.cli.watching.top import _Sample, picture
+from insync.replication.cli.watching.top_tables import Sort, by, draw
 from insync.replication.client import NodeHealth
 from insync.replication.core.messages import HealthCheck
 from tests.processes import STEADY, NodeProcess, cluster

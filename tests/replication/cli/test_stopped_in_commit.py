@@ -18,7 +18,7 @@ from typing import Any
 import trio
 
 from insync.replication import Admin, Producer
-from insync.replication.cli import status
+from insync.replication.cli.watching import status
 from tests.processes import NodeProcess, cluster
 from tests.replication.metadata.sqlite_store.test_writer import wait_until_locked
 from tests.replication.node.test_cluster import full_isr, until

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from insync.replication.cli.transports import CertificateError, Certificates, chosen, listeners
+from insync.replication.cli.local.transports import CertificateError, Certificates, chosen, listeners
 
 from ...requires import missing
 from .command_process import command

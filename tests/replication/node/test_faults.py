@@ -18,7 +18,7 @@ from insync.replication.node import DuplicateNodeError, NodeError, NodeStartErro
 from insync.replication.node.store import _registration
 from insync.replication.node.store._registration import Registration
 from insync.storage import StorageBrokenError, StorageError
-from insync.storage._checkpoints import Checkpoints
+from insync.storage.folder._checkpoints import Checkpoints
 
 from .test_cluster import produce, until
 

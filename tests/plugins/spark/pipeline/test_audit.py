@@ -10,7 +10,7 @@ import pytest
 
 from insync.plugins.spark import SparkMissingError
 from insync.storage import LogDirectory
-from insync.storage._sealed import sealed, unsealed
+from insync.storage.folder._sealed import sealed, unsealed
 from tests.requires import missing
 from tests.storage.building import table_text
 

@@ -24,7 +24,7 @@ from insync.replication.node import InvalidSettingError, LogDirectoryFailedError
 from insync.replication.node.logs._directories import LogDirectories
 from insync.replication.wire import decode_record
 from insync.storage import StorageBrokenError, StorageError, read_identity
-from insync.storage._segment import Segment
+from insync.storage.segment._segment import Segment
 
 from ..conftest import Device
 from ..test_cluster import consume, full_isr, produce, replicas_agree, until

@@ -17,7 +17,7 @@ from insync.replication.core.control import records as rec
 from insync.replication.core.types import PartitionId
 from insync.replication.metadata import Put
 from insync.replication.metadata.sqlite_store.store import SqliteStore
-from insync.storage._proof import PROOF
+from insync.storage.folder._proof import PROOF
 from insync.storage.inspection import batches_in
 from tests.chaos.power import Machine, machine
 from tests.chaos.replica_files import surviving_records

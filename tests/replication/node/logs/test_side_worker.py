@@ -18,8 +18,8 @@ from insync.replication.node.logs import _side_worker
 from insync.replication.node.logs._log_writer import AppendWork, CallWork, Lane, LogWriter
 from insync.replication.node.logs._side_worker import SideWork, SideWorker
 from insync.storage import Chunk, LogDirectory, StorageBrokenError, StorageError
-from insync.storage import _checkpoints as checkpoints_module
 from insync.storage import directory as directory_module
+from insync.storage.folder import _checkpoints as checkpoints_module
 
 from ....requires import missing
 from ..test_cluster import produce, settings

@@ -25,8 +25,8 @@ from insync.replication.core.control import records as rec
 from insync.replication.metadata import Entry, SqliteStore
 from insync.replication.wire import decode_record
 from insync.storage import LogDirectory, verify
-from insync.storage._sealed import unsealed_table
 from insync.storage.adoption import identify
+from insync.storage.folder._sealed import unsealed_table
 
 from . import kafka_folder as kafka
 

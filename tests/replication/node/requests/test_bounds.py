@@ -59,7 +59,7 @@ async def test_timestamps_are_looked_for_once_each_and_so_many_at_a_time(
     async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin, asked(node) as stranger:
         await admin.create_topic("t", 1, 1)
         await produce(node.endpoints, "t", [b"x"])
-        monkeypatch.setattr("insync.storage._segment.records", decoded)
+        monkeypatch.setattr("insync.storage.segment._segment.records", decoded)
         answer = await ask(stranger, m.Kind.LIST_OFFSETS, by_time(*[5] * 3_000, m.LATEST_TIMESTAMP))
         assert [each.offset for each in answer.partitions] == [0] * 3_000 + [1]
         assert len(threads) == 1 and threads[0] != threading.get_ident()

@@ -1,0 +1,1 @@
+"""Commands that show a running cluster: its status, its health, its logs, its rates."""

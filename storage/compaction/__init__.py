@@ -1,0 +1,1 @@
+"""Compaction: the segments that it takes, the records that stay, and the swap."""

@@ -1,0 +1,1 @@
+"""A data folder: its owner, its proof of age, its small files, and logs set aside."""

@@ -1,0 +1,1 @@
+"""One segment of a log: its file of batches and its indexes."""
