@@ -41,18 +41,11 @@ What there is, for `help(insync.transport.NAME)`:
 """
 
 from ._give_back import Departures as Departures
-from ._outgoing import size_of as size_of
 from ._payload import (
     RangePayload as RangePayload,
 )
 from ._payload import (
     bytes_payload as bytes_payload,
-)
-from ._turn import (
-    Turn as Turn,
-)
-from ._turn import (
-    turn as turn,
 )
 from .abc import (
     API_VERSION as API_VERSION,
@@ -81,15 +74,17 @@ from .abc import (
 from .abc import (
     Payload as Payload,
 )
-from .connection import (
-    Connection as Connection,
-)
-from .connection import (
-    Handler as Handler,
-)
-from .connection import (
-    connect as connect,
-)
+from .connections._outgoing import size_of as size_of
+from .connections._turn import Turn as Turn
+from .connections._turn import turn as turn
+from .connections.connection import Connection as Connection
+from .connections.connection import Handler as Handler
+from .connections.connection import connect as connect
+from .connections.intake import DEFAULT_BUDGET as DEFAULT_BUDGET
+from .connections.intake import ReceiveBudget as ReceiveBudget
+from .connections.server import Serving as Serving
+from .connections.server import ServingGroup as ServingGroup
+from .connections.server import serve as serve
 from .errors import (
     AddressInUseError as AddressInUseError,
 )
@@ -171,12 +166,6 @@ from .frames import (
 from .frames import (
     Status as Status,
 )
-from .intake import (
-    DEFAULT_BUDGET as DEFAULT_BUDGET,
-)
-from .intake import (
-    ReceiveBudget as ReceiveBudget,
-)
 from .locality import (
     connect_nearest as connect_nearest,
 )
@@ -219,15 +208,6 @@ from .security import (
 )
 from .security import (
     TlsFiles as TlsFiles,
-)
-from .server import (
-    Serving as Serving,
-)
-from .server import (
-    ServingGroup as ServingGroup,
-)
-from .server import (
-    serve as serve,
 )
 from .stream import (
     ByteListener as ByteListener,

@@ -14,7 +14,7 @@ import trio
 from . import registry
 from ._border import told
 from .abc import LinkTransport
-from .connection import Connection, Handler, connect
+from .connections.connection import Connection, Handler, connect
 from .errors import ConnectError, ConnectRefusedError, TransportError
 from .frames import Limits
 from .repeats import limited

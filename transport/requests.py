@@ -13,10 +13,10 @@ from .abc import Buffer, Part, Payload
 from .frames import FRAMEWORK_STATUS
 
 if TYPE_CHECKING:
-    from ._outgoing import Pending
-    from .connection import Connection
+    from .connections._outgoing import Pending
+    from .connections.connection import Connection
+    from .connections.session import Session
     from .errors import TransportError
-    from .session import Session
 
 
 Method = Literal["none", "token", "mtls", "uid", "sasl"]

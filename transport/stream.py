@@ -9,10 +9,10 @@ from typing import ClassVar
 
 import trio
 
-from ._incoming import FRAMES_AT_ONCE, Partial, bind, take_frames
 from ._payload import POOL, BufferPayload, EmptyPayload, bytes_payload
 from .abc import Buffer, Capabilities, Link, LinkTransport, Listener, Part, Payload
 from .buffers import KEPT, LazyBuffer
+from .connections._incoming import FRAMES_AT_ONCE, Partial, bind, take_frames
 from .errors import EndOfLink, LinkBroken, LinkClosed
 from .frames import (
     HEADER_SIZE,

@@ -15,7 +15,7 @@ from insync.replication.node.requests import _handlers
 from insync.replication.wire import _codec
 from insync.transport import frames as frames_
 from insync.transport import stream as stream_
-from insync.transport.session import Session
+from insync.transport.connections.session import Session
 
 from . import kafka, requests, settings, transport
 from ._python import PythonTarget, fuzz_python

@@ -13,23 +13,15 @@ from unittest.mock import patch
 
 import trio
 
-from insync.transport import (
-    URL,
-    ByteStream,
-    Capabilities,
-    Identity,
-    TransportError,
-    _handshake,
-    intake,
-    session,
-)
+from insync.transport import URL, ByteStream, Capabilities, Identity, TransportError
 from insync.transport import frames as frames_
 from insync.transport import stream as stream_
+from insync.transport.connections import _handshake, intake, session
+from insync.transport.connections.intake import ReceiveBudget
+from insync.transport.connections.session import Session
 from insync.transport.errors import EndOfLink, FrameTooLargeError, LinkBroken, ProtocolError
 from insync.transport.frames import FrameType, Limits, crc32c, decode_hello, encode_header, encode_hello
-from insync.transport.intake import ReceiveBudget
 from insync.transport.requests import Request
-from insync.transport.session import Session
 from insync.transport.stream import StreamLink
 
 from ._fuzzing import Target

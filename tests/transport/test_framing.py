@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from insync.transport import URL, ByteStream, Capabilities, Limits, _framing, _outgoing, ranges
+from insync.transport import URL, ByteStream, Capabilities, Limits, _framing, ranges
 from insync.transport import stream as stream_
-from insync.transport._incoming import FRAMES_AT_ONCE, Partial, bind, take_frames
 from insync.transport._payload import BufferPayload, EmptyPayload
+from insync.transport.connections import _outgoing
+from insync.transport.connections._incoming import FRAMES_AT_ONCE, Partial, bind, take_frames
 from insync.transport.errors import EndOfLink, FrameTooLargeError, LinkBroken, ProtocolError
 from insync.transport.frames import (
     HEADER_SIZE,

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from insync.transport._payload import bytes_payload
+from insync.transport.connections.intake import Intake, ReceiveBudget, has_credit
+from insync.transport.connections.session import Session
 from insync.transport.errors import ProtocolError
 from insync.transport.frames import FrameType, Limits, decode_frame, encode_header
-from insync.transport.intake import Intake, ReceiveBudget, has_credit
-from insync.transport.session import Session
 
 WINDOW = 1000
 LARGEST = 1500

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from insync.transport import _framing, _outgoing, ranges
+from insync.transport import _framing, ranges
+from insync.transport.connections import _outgoing
 from insync.transport.frames import encode_header
 
 from .test_framing import twin, without_memory

@@ -5,7 +5,7 @@ from functools import partial
 import trio
 
 from insync.transport import Identity, Limits, connect, serve
-from insync.transport._handshake import make_hello
+from insync.transport.connections._handshake import make_hello
 from insync.transport.frames import FrameType, encode_header, encode_hello
 from insync.transport.registry import resolve
 

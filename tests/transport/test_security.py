@@ -21,8 +21,8 @@ from insync.transport import (
     registry,
     serve,
 )
-from insync.transport._handshake import introduce, judge_acceptor, make_hello
 from insync.transport._memory import MemoryTransport
+from insync.transport.connections._handshake import introduce, judge_acceptor, make_hello
 from insync.transport.frames import FrameType, Limits, Status, encode_header, encode_hello
 from insync.transport.security import is_proof, proof
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from insync.transport._payload import bytes_payload
+from insync.transport.connections.session import Session
 from insync.transport.errors import (
     ConnectionLost,
     DeadlineExceeded,
@@ -26,7 +27,6 @@ from insync.transport.frames import (
 )
 from insync.transport.kit._frame import FileSlice
 from insync.transport.requests import Response
-from insync.transport.session import Session
 
 
 class Side:

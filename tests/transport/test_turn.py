@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from insync.transport import Connection, ConnectionLost, Identity, Request, Response, connect, serve, turn
-from insync.transport._turn import Turn
+from insync.transport.connections._turn import Turn
 from insync.transport.stream import StreamLink
 
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 import trio
 import trio.testing
 
-from .._handshake import introduce, judge_acceptor, make_hello
 from ..abc import Link, Payload
-from ..connection import Connection
+from ..connections._handshake import introduce, judge_acceptor, make_hello
+from ..connections.connection import Connection
+from ..connections.intake import ReceiveBudget
 from ..errors import DeadlineExceeded, LinkBroken, LinkClosed, ProtocolError, RemoteError, TransportError
 from ..frames import FrameType, Limits, encode_header
-from ..intake import ReceiveBudget
 from ..patience import PATIENCE
 from ..requests import Identity, Request, Response
 from ..urls import URL

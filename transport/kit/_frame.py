@@ -18,15 +18,15 @@ from typing import Any
 import attrs
 import trio
 
-from .._outgoing import size_of
 from ..abc import Link, LinkTransport, Listener, Part
-from ..connection import Connection, Handler, connect
+from ..connections._outgoing import size_of
+from ..connections.connection import Connection, Handler, connect
+from ..connections.server import serve
 from ..frames import Frame, FrameType, Limits, decode_frame, encode_header
 from ..patience import PATIENCE, bear_with
 from ..registry import register
 from ..requests import Identity, Request
 from ..security import Security
-from ..server import serve
 from ..stream import ByteStream, StreamTransport
 from ..urls import URL
 from ._failures import broken, explain

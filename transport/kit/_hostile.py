@@ -8,7 +8,7 @@ from contextlib import suppress
 import trio
 
 from ..abc import Link
-from ..connection import Connection
+from ..connections.connection import Connection
 from ..errors import EndOfLink, FrameTooLargeError, LinkBroken, ProtocolError
 from ..frames import HEADER_SIZE, Flag, FrameType, Limits, crc32c, encode_header
 from ..patience import PATIENCE
@@ -165,7 +165,7 @@ async def _send_and_close(link: Link, *chunks: bytes) -> None:
 
 
 async def _inject(connection: Connection, head: bytes) -> None:
-    from .._outgoing import Outgoing
+    from ..connections._outgoing import Outgoing
 
     connection._session.outbox.append(Outgoing(head, (), 0))
     connection.queued()

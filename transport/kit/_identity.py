@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 import trio
 
-from .._handshake import introduce, make_hello
-from ..connection import Connection
+from ..connections._handshake import introduce, make_hello
+from ..connections.connection import Connection
 from ..errors import AuthError, ConnectError, WrongPeerError
 from ..frames import Limits
 from ..patience import PATIENCE

@@ -14,11 +14,11 @@ import tempfile
 import attrs
 import trio
 
+from ..connections.server import serve
 from ..frames import Limits
 from ..registry import register
 from ..requests import Identity, Request
 from ..security import Security
-from ..server import serve
 
 PID, FLOOD, RANGE, FORK, NEVER = 1, 2, 3, 4, 5
 """Kinds of requests: answer with the process's id; with `FLOOD_BYTES`; with a range of as many bytes as the body

@@ -13,7 +13,7 @@ import attrs
 import trio
 import trio.testing
 
-from ..connection import Connection
+from ..connections.connection import Connection
 from ..errors import ConnectError, ConnectionLost
 from ..frames import Limits
 from ..patience import PATIENCE

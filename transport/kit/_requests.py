@@ -5,8 +5,8 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from .._handshake import introduce, judge_acceptor, make_hello
-from ..connection import Connection
+from ..connections._handshake import introduce, judge_acceptor, make_hello
+from ..connections.connection import Connection
 from ..errors import (
     ConnectionLost,
     DeadlineExceeded,

@@ -5,7 +5,7 @@ it into a file of its own and asks again; then the leader answers the producer. 
 It is done by an event loop of trio, as nodes have it, with a task for each connection, or by a bare epoll in which
 all connections stay registered.
 
-`python -m tests.bench._peers.record_floor LOOP FILE [PORT]` is one of the processes: a leader, which prints its port,
+`python -m tests.bench._peers.record_floor LOOP FILE [PORT]` is one of the processes: a leader that tells its port,
 or a follower of the one at PORT.
 """
 

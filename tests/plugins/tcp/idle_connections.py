@@ -10,7 +10,7 @@ from functools import partial
 import trio
 
 from insync.transport import Connection, Identity, Limits, serve
-from insync.transport._handshake import introduce, judge_acceptor, make_hello
+from insync.transport.connections._handshake import introduce, judge_acceptor, make_hello
 from insync.transport.registry import resolve
 
 WARM = 50

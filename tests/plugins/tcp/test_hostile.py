@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from insync.transport import Identity, Limits, ProtocolError, ReceiveBudget, Security, connect, serve
-from insync.transport._handshake import introduce, judge_acceptor, make_hello
+from insync.transport.connections._handshake import introduce, judge_acceptor, make_hello
 from insync.transport.frames import FrameType, encode_header, encode_hello
 from insync.transport.kit._frame import until
 from insync.transport.registry import resolve

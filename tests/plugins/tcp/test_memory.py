@@ -13,10 +13,10 @@ import trio
 import trio.testing
 
 from insync.transport import Identity, Limits, ReceiveBudget, connect, serve
-from insync.transport._handshake import introduce, judge_acceptor, make_hello
 from insync.transport._payload import POOL, PayloadPool
+from insync.transport.connections._handshake import introduce, judge_acceptor, make_hello
+from insync.transport.connections.intake import FREE_BODIES, MOST_BODIES
 from insync.transport.frames import LARGE_BODY, FrameType, encode_header
-from insync.transport.intake import FREE_BODIES, MOST_BODIES
 from insync.transport.kit._frame import until
 from insync.transport.registry import resolve
 

@@ -25,7 +25,7 @@ from insync.replication.metadata.remote_store import _cursors as _serving_cursor
 from insync.replication.metadata.remote_store import _messages as m
 from insync.replication.metadata.remote_store import serving
 from insync.transport import Connection, Identity, Limits, Link, ProtocolError
-from insync.transport._handshake import introduce, judge_acceptor, make_hello
+from insync.transport.connections._handshake import introduce, judge_acceptor, make_hello
 from insync.transport.frames import FrameType, encode_header
 from insync.transport.registry import resolve
 

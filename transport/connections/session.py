@@ -12,9 +12,8 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from ._outgoing import Outgoing, Pending, in_memory, payload_of
-from .abc import Buffer, Part
-from .errors import (
+from ..abc import Buffer, Part
+from ..errors import (
     DeadlineExceeded,
     Delivery,
     FrameTooLargeError,
@@ -26,10 +25,11 @@ from .errors import (
     RemoteError,
     TransportError,
 )
-from .frames import LARGE_BODY, Frame, FrameType, Header, Limits, Status, encode_header
+from ..frames import LARGE_BODY, Frame, FrameType, Header, Limits, Status, encode_header
+from ..repeats import limited
+from ..requests import OnDone, Request, Response
+from ._outgoing import Outgoing, Pending, in_memory, payload_of
 from .intake import Intake, ReceiveBudget, has_credit
-from .repeats import limited
-from .requests import OnDone, Request, Response
 
 log = limited(logging.getLogger("insync.transport"))
 

@@ -8,13 +8,10 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from . import _border, registry
-from ._handshake import Introduced, identity_of, introduce, judge_acceptor, make_hello
-from ._outgoing import Pending
-from ._payload import POOL
-from ._turn import turn
-from .abc import Buffer, Link, Part
-from .errors import (
+from .. import _border, registry
+from .._payload import POOL
+from ..abc import Buffer, Link, Part
+from ..errors import (
     ConnectError,
     ConnectionLost,
     ConnectSlowError,
@@ -24,11 +21,14 @@ from .errors import (
     PeerGoingAway,
     TransportError,
 )
-from .frames import Frame, Header, Limits, Status
+from ..frames import Frame, Header, Limits, Status
+from ..repeats import limited
+from ..requests import Authorise, Identity, OnDone, Request, RequestHandle, Response
+from ..security import Security
+from ._handshake import Introduced, identity_of, introduce, judge_acceptor, make_hello
+from ._outgoing import Pending
+from ._turn import turn
 from .intake import FREE_BODIES, ReceiveBudget, common_budget
-from .repeats import limited
-from .requests import Authorise, Identity, OnDone, Request, RequestHandle, Response
-from .security import Security
 from .session import Session
 
 log = limited(logging.getLogger("insync.transport"))

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import attrs
 
-from ._in_c import in_c
-from .abc import Part
-from .frames import PAYLOAD_CRC, crc32c_of
-from .ranges import is_range
-from .requests import OnDone
+from .._in_c import in_c
+from ..abc import Part
+from ..frames import PAYLOAD_CRC, crc32c_of
+from ..ranges import is_range
+from ..requests import OnDone
 
 
 @attrs.define(slots=True, eq=False)

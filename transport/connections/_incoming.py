@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import attrs
 
-from ._in_c import _framing, in_c
-from ._payload import BufferPayload, EmptyPayload
-from .abc import Link, Payload
-from .frames import Frame, Header, Limits
+from .._in_c import _framing, in_c
+from .._payload import BufferPayload, EmptyPayload
+from ..abc import Link, Payload
+from ..frames import Frame, Header, Limits
 
 FRAMES_AT_ONCE = 256
 """More frames than these from one read are handed out in turns: other tasks run between them."""

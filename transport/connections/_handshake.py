@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 import attrs
 import trio
 
-from .abc import Link
-from .errors import (
+from ..abc import Link
+from ..errors import (
     AuthError,
     EndOfLink,
     FrameTooLargeError,
@@ -26,9 +26,19 @@ from .errors import (
     VersionMismatchError,
     WrongPeerError,
 )
-from .frames import Frame, FrameType, Header, Hello, Limits, Status, decode_hello, encode_header, encode_hello
-from .requests import Claims, Identity, Method, PeerIdentity
-from .security import is_proof, proof
+from ..frames import (
+    Frame,
+    FrameType,
+    Header,
+    Hello,
+    Limits,
+    Status,
+    decode_hello,
+    encode_header,
+    encode_hello,
+)
+from ..requests import Claims, Identity, Method, PeerIdentity
+from ..security import is_proof, proof
 
 _ERRORS: dict[int, type[TransportError]] = {
     Status.UNSUPPORTED_VERSION: VersionMismatchError,

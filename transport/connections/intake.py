@@ -17,9 +17,9 @@ from typing import Literal, Self
 
 import trio
 
-from .abc import Payload
-from .errors import ProtocolError
-from .frames import LARGE_BODY
+from ..abc import Payload
+from ..errors import ProtocolError
+from ..frames import LARGE_BODY
 
 DEFAULT_BUDGET = 128 << 20
 """Bytes of requests that a process holds at a time if nothing else is said."""

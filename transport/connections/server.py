@@ -8,17 +8,17 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from . import _border, registry
-from ._give_back import Departures
+from .. import _border, registry
+from .._give_back import Departures
+from ..abc import Link, Listener
+from ..errors import TransportError
+from ..frames import Hello, Limits, Status
+from ..repeats import limited
+from ..requests import Authorise, Claims, Identity
+from ..security import Security
 from ._handshake import Introduced, Refusal, introduce, judge_dialer, make_hello
-from .abc import Link, Listener
 from .connection import Connection, Handler
-from .errors import TransportError
-from .frames import Hello, Limits, Status
 from .intake import ReceiveBudget
-from .repeats import limited
-from .requests import Authorise, Claims, Identity
-from .security import Security
 
 log = limited(logging.getLogger("insync.transport"))
 
