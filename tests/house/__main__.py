@@ -29,7 +29,9 @@ def main() -> int:
     parser.add_argument("--show", metavar="ROW", help="list the things behind this row")
     commands = parser.add_subparsers(dest="command")
     compared = commands.add_parser("digests", help="digests of simulated runs")
-    compared.add_argument("--json", action="store_true", help="end with one line of JSON")
+    compared.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="end with one line of JSON"
+    )
     compared.add_argument(
         "--seeds", default="0:500", metavar="FIRST:END", help="seeds to run (default 0:500)"
     )

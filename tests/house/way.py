@@ -72,7 +72,8 @@ class Way:
         before = self.events[: self.events.index(ENDS)] if ENDS in self.events else ()
         if BEGINS not in before:
             raise RuntimeError(
-                f"no record passed {BEGINS} and then {ENDS}: tests/house/way.py names two others"
+                f"no record passed {BEGINS} and then {ENDS} of {ROOT}: install this tree, or give the functions' "
+                "names in tests/house/way.py"
             )
         return before[len(before) - before[::-1].index(BEGINS) :]
 
@@ -165,10 +166,10 @@ class Trace:
             (self._calls if on_loop else self._beside).append(frame.f_code)
 
     def _entered(self, frame: FrameType, event: str, argument: Any) -> Any:
-        name = frame.f_code.co_qualname
-        if name in (BEGINS, ENDS, _GENERIC):
+        name, file = frame.f_code.co_qualname, product_file(frame.f_code.co_filename)
+        if name == _GENERIC or (file and name in (BEGINS, ENDS)):
             self._events.append(name)
-        return self._ran if product_file(frame.f_code.co_filename) in self._with_sites else None
+        return self._ran if file in self._with_sites else None
 
     def _ran(self, frame: FrameType, event: str, argument: Any) -> Any:
         file = product_file(frame.f_code.co_filename)
