@@ -1,0 +1,1 @@
+"""Figures of what the code costs its reader. `python -m tests.house`."""
