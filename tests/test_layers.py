@@ -25,13 +25,13 @@ PLANTS = [
     ),
     (
         "replication/node/requests/_fetches.py",
-        "from ..core.broker.fetching.serving import Serving",
+        "from ...core.broker.fetching.serving import Serving",
         "a node decides nothing",
     ),
     ("replication/node/_node.py", "from ..core.partition.isr import may_join", "a node decides nothing"),
     (
         "replication/node/store/_cluster_state.py",
-        "from ..core.control.controller import Controller",
+        "from ...core.control.controller import Controller",
         "a node decides nothing",
     ),
     (
@@ -41,17 +41,17 @@ PLANTS = [
     ),
     (
         "replication/node/store/_registration.py",
-        "from ..core.broker.membership import registration",
+        "from ...core.broker.membership import registration",
         "a node decides nothing",
     ),
     (
         "replication/node/store/_view_reader.py",
-        "from ..core.broker.membership.viewing import Viewing",
+        "from ...core.broker.membership.viewing import Viewing",
         "a node decides nothing",
     ),
     (
         "replication/node/recovery/_repair.py",
-        "from ..core.recovery.repair import plan",
+        "from ...core.recovery.repair import plan",
         "a node decides nothing",
     ),
     (
@@ -61,12 +61,12 @@ PLANTS = [
     ),
     (
         "replication/node/store/_isr_writer.py",
-        "from ..core.broker.membership.proposing import Proposing",
+        "from ...core.broker.membership.proposing import Proposing",
         "a node decides nothing",
     ),
     (
         "replication/client/producer/producer.py",
-        "from ...storage import LogDirectory",
+        "from ....storage import LogDirectory",
         "nothing else of storage",
     ),
     ("replication/core/control/records.py", "from ...node import Node", "imports go one way"),

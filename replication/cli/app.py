@@ -16,7 +16,7 @@ COMMANDS_GROUP = "insync.commands"
 
 _COMMANDS = {
     "demo": "demo.command:demo",
-    "up": "up:up",
+    "up": "local.up:up",
     "node": "node:node",
     "store": "store:app",
     "adopt": "adopt:adopt",
@@ -30,10 +30,10 @@ _COMMANDS = {
     "drain": "reassign:drain",
     "produce": "produce:produce",
     "consume": "consume:consume",
-    "status": "status:status",
-    "health": "health:health",
-    "top": "top:top",
-    "log-dirs": "log_dirs:log_dirs",
+    "status": "watching.status:status",
+    "health": "watching.health:health",
+    "top": "watching.top:top",
+    "log-dirs": "watching.log_dirs:log_dirs",
     "bench": "bench:app",
     "simulate": "simulate:simulate",
     "log": "log:app",

@@ -11,7 +11,9 @@ from .impossible import IMPOSSIBLE
 from .untaken import reasons
 
 ROOT = Path(__file__).parents[2]
-_FOLDERS = {"": "replication/core", "node": "replication/node", "storage": "storage"}
+_CORE = ROOT / "replication" / "core"
+_OTHERS = {"node": ROOT / "replication", "storage": ROOT}
+"""The rooms beside the core that the page names, and the folder where each lies."""
 PAGE = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 
 
@@ -22,8 +24,8 @@ def rows(first: str) -> list[list[str]]:
 
 
 def _source(module: str) -> str:
-    folder = ROOT / _FOLDERS[module.rpartition("/")[0]]
-    found = list(folder.rglob(f"{Path(module).name}.py"))
+    room = module.partition("/")[0]
+    found = [_OTHERS[room] / f"{module}.py"] if room in _OTHERS else list(_CORE.rglob(f"{module}.py"))
     assert found, module
     return "\n".join(file.read_text("utf-8") for file in found)
 

@@ -143,7 +143,7 @@ def _all_cases() -> list[Case]:
         "identity",
         "determinism",
     ):
-        importlib.import_module(f"._kit_{name}", __package__)
+        importlib.import_module(f"._{name}", __package__)
     return _CASES
 
 

@@ -29,10 +29,11 @@ def test_every_bound_has_a_test_that_exists() -> None:
 
 
 def place(file: str) -> Path:
-    """A test of this folder by its name alone, others by their path; a kit's cases stand with the kit."""
+    """A test of the broker by its name alone, others by their path; a kit's cases stand with the kit."""
     if "/" not in file:
-        return HERE / file
-    return HERE.parents[3] / ("" if "/_kit" in file else "tests") / file
+        (found,) = HERE.rglob(file)
+        return found
+    return HERE.parents[3] / ("" if "/kit/" in file else "tests") / file
 
 
 def test_every_kind_of_request_has_a_bound() -> None:

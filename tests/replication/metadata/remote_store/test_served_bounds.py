@@ -31,7 +31,7 @@ from insync.transport.registry import resolve
 
 from .test_served_failures import served
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 PAGE = (HERE.parents[2] / "docs" / "writing-a-metadata-store.md").read_text(encoding="utf-8")
 TABLE = PAGE.split("| request | bound | test |", 1)[1].split("\n\n", 1)[0]
 ROWS = [[cell.strip() for cell in row.strip("|").split("|")] for row in TABLE.splitlines()[2:]]
@@ -44,7 +44,8 @@ def test_every_kind_of_request_has_a_bound_and_every_bound_a_test() -> None:
         named = re.findall(r"`(\w+\.py)::(\w+)`", tests)
         assert named, (request, bound)
         for file, name in named:
-            text = (HERE / file).read_text(encoding="utf-8")
+            (found,) = HERE.rglob(file)
+            text = found.read_text(encoding="utf-8")
             assert re.search(rf"^(async )?def {name}\b", text, re.MULTILINE), (file, name)
 
 
