@@ -19,7 +19,7 @@ from insync.transport._memory import MemoryLink, MemoryListener, MemoryTransport
 from insync.transport._payload import bytes_payload
 from insync.transport.abc import Capabilities
 from insync.transport.frames import HEADER, Frame, Header, decode_hello, encode_hello
-from insync.transport.kit import _frame as _kit
+from insync.transport.kit import _frame
 from insync.transport.kit._frame import Env, cases_for, run_case
 from insync.transport.ranges import is_range
 
@@ -329,13 +329,13 @@ def opened():
 
 
 async def test_a_descriptor_that_stays_open_is_found(opened, monkeypatch):
-    monkeypatch.setattr(_kit, "_CLOSING_SECONDS", 0.05)
+    monkeypatch.setattr(_frame, "_CLOSING_SECONDS", 0.05)
     error = await outcome(Opens, "B_order_is_kept")
     assert isinstance(error, AssertionError) and f"left open: {{'{opened[-1]}: {os.devnull}'" in str(error)
 
 
 async def test_one_that_a_thread_closes_a_moment_later_is_not(opened, monkeypatch):
-    looks, list_descriptors = threading.Semaphore(0), _kit._descriptors
+    looks, list_descriptors = threading.Semaphore(0), _frame._descriptors
 
     def look():
         found = list_descriptors()
@@ -348,7 +348,7 @@ async def test_one_that_a_thread_closes_a_moment_later_is_not(opened, monkeypatc
         while opened:
             os.close(opened.pop())
 
-    monkeypatch.setattr(_kit, "_descriptors", look)
+    monkeypatch.setattr(_frame, "_descriptors", look)
     closer = threading.Thread(target=close_late)
     closer.start()
     assert await outcome(Opens, "B_order_is_kept") is None

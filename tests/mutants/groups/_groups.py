@@ -11,7 +11,7 @@ import pytest
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.groups import consumer_group, consumer_members, offset_commits
 from insync.replication.core.groups import records as r
-from insync.replication.core.groups.assignors import uniform as assign_uniform
+from insync.replication.core.groups.assignors import uniform
 from insync.replication.core.groups.assignors.assignment import Partition, subscribers
 from insync.replication.core.groups.consumer_members import ConsumerMembers
 from insync.replication.core.messages import groups as gm
@@ -129,7 +129,7 @@ def _(patch: Patch) -> None:
 
 @mutant("GZ39", "the members with one partition more have fixed places", "GL4")
 def _(patch: Patch) -> None:
-    right = assign_uniform.keep_quotas
+    right = uniform.keep_quotas
 
     def keep_quotas(counts: Any, members: Any, owners: Any) -> Any:
         sharing, quota, _ = right(counts, members, owners)
@@ -143,7 +143,7 @@ def _(patch: Patch) -> None:
         sharing.free = [each for each in every if each not in kept]
         return sharing, quota, extras - sum(len(each) > quota for each in sharing.held.values())
 
-    patch.setattr(assign_uniform, "keep_quotas", keep_quotas)
+    patch.setattr(uniform, "keep_quotas", keep_quotas)
 
 
 @mutant("GZ48", "a late copy of an earlier heartbeat is believed", "G4")

@@ -29,7 +29,7 @@ from insync.replication.metadata import (
 )
 from insync.replication.metadata._history import History
 from insync.replication.metadata.remote_store import _cursors as cursors
-from insync.replication.metadata.sqlite_store import _database as _sqlite_database
+from insync.replication.metadata.sqlite_store import _database
 from insync.transport import Identity
 
 from .benches import RemoteBench
@@ -175,7 +175,7 @@ def test_one_revision_that_comes_in_two_parts_is_one() -> None:
 async def test_sqlite_history_is_bounded_by_revisions_and_by_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_sqlite_database, "KEPT_KEYS", 100)
+    monkeypatch.setattr(_database, "KEPT_KEYS", 100)
     path = tmp_path / "meta.db"
     async with SqliteStore(path) as store:
         for _ in range(1, 31):
@@ -206,10 +206,10 @@ async def test_key_of_a_lost_session_is_deleted_before_anybody_may_write(tmp_pat
             assert await other.changes("", held.revision) == Delta(held.revision, {}, frozenset({"e"}))
 
 
-@pytest.mark.parametrize("sql", [_sqlite_database._CHANGED, _sqlite_database._OWNED])
+@pytest.mark.parametrize("sql", [_database._CHANGED, _database._OWNED])
 def test_delta_is_read_by_indexes_alone(tmp_path: Path, sql: str) -> None:
     """Its cost is what has changed and who has sessions, however many keys there are."""
-    with closing(_sqlite_database.Database(str(tmp_path / "meta.db"), 1, lambda _: None)) as database:
+    with closing(_database.Database(str(tmp_path / "meta.db"), 1, lambda _: None)) as database:
         database.commit([], [Put(f"k{number:04}", b"") for number in range(2_000)], None)
         bounds = (1, b"", b"\xff")[-sql.count("?") :]
         plan = [row[3] for row in database._connection.execute(f"EXPLAIN QUERY PLAN {sql}", bounds)]
@@ -230,7 +230,7 @@ class Meddled:
         return getattr(self._connection, name)
 
     def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-        if sql == _sqlite_database._OWNED:
+        if sql == _database._OWNED:
             self._meddle()
         return self._connection.execute(sql, *parameters)
 
@@ -238,8 +238,8 @@ class Meddled:
 def test_delta_is_of_one_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "meta.db")
     with (
-        closing(_sqlite_database.Database(path, 1, lambda _: None)) as writer,
-        closing(_sqlite_database.Database(path, 1, lambda _: None)) as reader,
+        closing(_database.Database(path, 1, lambda _: None)) as writer,
+        closing(_database.Database(path, 1, lambda _: None)) as reader,
     ):
         writer.commit([], [Put("k", b"kept")], None)
 

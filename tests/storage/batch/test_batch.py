@@ -17,6 +17,7 @@ from insync.storage.batch import (
     SEQUENCE_MODULUS,
     BatchInfo,
     Record,
+    _build,
     build_batch,
     build_record,
     crc32c,
@@ -30,7 +31,6 @@ from insync.storage.batch import (
     scan_prefix,
     scan_rows,
 )
-from insync.storage.batch import _build as _batch_build
 
 from ..building import batch
 
@@ -194,7 +194,7 @@ def test_a_record_alone_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyP
     for key, value in sizes:
         arguments = (ffi.from_buffer(out), len(out), ffi.NULL, key, ffi.NULL, value)
         assert lib.isr_batch_build_one(*arguments, 0, -1, -1, -1, 0) == -1
-    monkeypatch.setattr(_batch_build, "_RECORD_FIELDS", -1)
+    monkeypatch.setattr(_build, "_RECORD_FIELDS", -1)
     said = pytest.raises(BatchTooLargeError, match="1 records of 7 bytes do not fit one record batch")
     with said:
         build_batch([b"key"], [b"1234"], timestamps_ms=0)

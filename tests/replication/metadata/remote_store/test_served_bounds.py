@@ -21,9 +21,8 @@ from insync.replication.metadata import (
     StoreUnavailableError,
     serve_store,
 )
-from insync.replication.metadata.remote_store import _cursors as _serving_cursors
+from insync.replication.metadata.remote_store import _cursors, serving
 from insync.replication.metadata.remote_store import _messages as m
-from insync.replication.metadata.remote_store import serving
 from insync.transport import Connection, Identity, Limits, Link, ProtocolError
 from insync.transport.connections._handshake import introduce, judge_acceptor, make_hello
 from insync.transport.frames import FrameType, encode_header
@@ -51,8 +50,8 @@ def test_every_kind_of_request_has_a_bound_and_every_bound_a_test() -> None:
 
 def test_the_numbers_are_those_of_the_code() -> None:
     limits = {
-        "_MOST_UNSENT": (_serving_cursors._MOST_UNSENT >> 20, "8 MiB"),
-        "_MOST_CURSORS": (_serving_cursors._MOST_CURSORS, "8 snapshots"),
+        "_MOST_UNSENT": (_cursors._MOST_UNSENT >> 20, "8 MiB"),
+        "_MOST_CURSORS": (_cursors._MOST_CURSORS, "8 snapshots"),
         "_MOST_READINGS": (serving._MOST_READINGS, "8 are made"),
         "_MOST_SESSIONS": (serving._MOST_SESSIONS, "10,000 sessions"),
         "_MOST_WATCHES": (serving._MOST_WATCHES, "1,000 of"),
@@ -93,8 +92,8 @@ async def deaf(store: MemoryStore) -> AsyncIterator[Link]:
 @pytest.mark.parametrize("kind", [m.Kind.GET, m.Kind.LIST], ids=["entries", "listings"])
 async def test_who_takes_no_answers_is_told_no_more(monkeypatch: pytest.MonkeyPatch, kind: m.Kind) -> None:
     monkeypatch.setattr(serving, "Cursors", Told)
-    monkeypatch.setattr(_serving_cursors, "PAGE_BYTES", 20_000)
-    monkeypatch.setattr(_serving_cursors, "_MOST_UNSENT", 200_000)
+    monkeypatch.setattr(_cursors, "PAGE_BYTES", 20_000)
+    monkeypatch.setattr(_cursors, "_MOST_UNSENT", 200_000)
     hub = MemoryHub()
     hub.commit([], [Put(f"k{number}", bytes(15_000)) for number in range(3)], None)
     async with deaf(hub.store()) as link:
@@ -138,16 +137,16 @@ async def test_so_many_listings_are_made_at_a_time() -> None:
 
 async def test_so_many_snapshots_of_a_connection_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "Cursors", Told)
-    monkeypatch.setattr(_serving_cursors, "PAGE_BYTES", 100)
+    monkeypatch.setattr(_cursors, "PAGE_BYTES", 100)
     hub = MemoryHub()
     hub.commit([], [Put(f"k{number}", b"value") for number in range(20)], None)
     async with served(hub.store()) as store:
         cursors = []
-        for _ in range(_serving_cursors._MOST_CURSORS + 1):
+        for _ in range(_cursors._MOST_CURSORS + 1):
             page = m.decode(await store.ask(m.Kind.LIST, m.Key("")), m.Found)
             cursors.append(page.more)
         (reader,) = Told.made._readers.values()
-        assert len(reader.pages) == _serving_cursors._MOST_CURSORS
+        assert len(reader.pages) == _cursors._MOST_CURSORS
         with pytest.raises(StoreUnavailableError, match="read again from the start"):
             await store.ask(m.Kind.MORE, m.Cursor(cursors[0]))
         await store.ask(m.Kind.MORE, m.Cursor(cursors[1]))

@@ -26,9 +26,8 @@ from insync.replication.metadata import (
     Unknown,
     serve_store,
 )
-from insync.replication.metadata.remote_store import _cursors as _serving_cursors
+from insync.replication.metadata.remote_store import _cursors, serving
 from insync.replication.metadata.remote_store import _messages as m
-from insync.replication.metadata.remote_store import serving
 from insync.replication.metadata.remote_store.client import RemoteSession
 from insync.transport import Identity, RemoteError, Request
 
@@ -286,7 +285,7 @@ async def test_cursors_end_with_their_connection(monkeypatch: pytest.MonkeyPatch
             made.append(self)
 
     monkeypatch.setattr(serving, "Cursors", Watched)
-    monkeypatch.setattr(_serving_cursors, "PAGE_BYTES", 100)
+    monkeypatch.setattr(_cursors, "PAGE_BYTES", 100)
     hub = MemoryHub()
     hub.commit([], [Put(f"k{number}", b"value") for number in range(20)], None)
     async with served(hub.store()) as store:

@@ -19,7 +19,7 @@ from insync.replication.client import (
     ProducerFencedError,
     UnknownTopicError,
 )
-from insync.replication.client.admin import _transactions as _transaction_admin
+from insync.replication.client.admin import _transactions
 from insync.replication.core import messages as m
 from insync.replication.core.broker.coordination import aborting, transacting
 from insync.replication.core.broker.coordination.shards import Shards
@@ -131,7 +131,7 @@ async def test_many_partitions_are_asked_about_without_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With pauses, some tens of thousands on a node would take longer than `request_timeout_ms`."""
-    monkeypatch.setattr(_transaction_admin, "_AT_ONCE", 1)
+    monkeypatch.setattr(_transactions, "_AT_ONCE", 1)
     async with nodes(tmp_path, 1, t=5) as (_, admin):
         places = [("t", number) for number in range(5)]
         pauses: list[int] = []
