@@ -9,6 +9,8 @@ from hypothesis import HealthCheck, settings
 from insync.replication.metadata import MetadataStore
 from insync.transport.repeats import REPEATS
 
+from . import unsteady
+
 # How long an example takes tells of the machine, not of the code: time is measured in `tests/bench`.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
@@ -37,6 +39,10 @@ os.environ["INSYNC_NODE_SESSION_TIMEOUT_MS"] = "5000"
 MetadataStore.default_session_timeout_ms = 5000
 
 _SPARK = Path(__file__).parent / "plugins" / "spark"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    unsteady.register(config)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
