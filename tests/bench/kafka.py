@@ -214,7 +214,7 @@ def _beside_ours(java: Java, topics: Topics, count: int, rounds: int, total: int
     def sink(*, is_floor: bool) -> float:
         with tempfile.TemporaryDirectory() as place:
             topics.settle(count * 1024)
-            with far_process("_kafka_sink", *([place] if is_floor else [])) as servers:
+            with far_process("_kafka.sink", *([place] if is_floor else [])) as servers:
                 return perf_test(java, servers, "sink", count, 1024, *LARGE)
 
     theirs, mine, ungrown, answered, floor = interleaved(

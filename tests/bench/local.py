@@ -20,7 +20,7 @@ from insync.storage.batch import scan
 from insync.transport import Connection, Identity, Payload, Response, TransportError, connect
 
 from ._page_cache import touch
-from ._peers import bare as _bare
+from ._peers import bare
 from ._peers.bare import Load
 from ._peers.far_end import far_process
 from ._peers.local_peer import BYTES, CPU, ECHO, FETCH, FETCH_BODY, PAYLOAD_BYTES, SECONDS
@@ -45,7 +45,7 @@ class Far:
 
 def bare_end(scheme: str, place: Path, total: int) -> AbstractContextManager[str]:
     """The leader of the loop by bare system calls; gives its address."""
-    return far_process("_bare", scheme, str(total), environment={"TMPDIR": str(place)})
+    return far_process("_peers.bare", scheme, str(total), environment={"TMPDIR": str(place)})
 
 
 Take = Callable[[DiskLog, Payload], None]
@@ -59,7 +59,7 @@ def append(log: DiskLog, payload: Payload) -> None:
 
 @contextmanager
 def far_end(scheme: str, place: Path, total: int) -> Iterator[Far]:
-    with far_process("_local_peer", URLS[scheme], str(place / scheme), str(total)) as ready:
+    with far_process("_peers.local_peer", URLS[scheme], str(place / scheme), str(total)) as ready:
         url, end = ready.split()
         yield Far(url, int(end), total)
 
@@ -203,7 +203,7 @@ def run(*, smoke: bool) -> Sequence[Result]:
                 "shm, 1 MiB at a time": partial(trio.run, follow, far["shm"], append, place, FETCH_BYTES),
                 **{
                     f"bare {scheme}, {size >> 20} MiB at a time": partial(
-                        _bare.follow, scheme, address, total, size, place
+                        bare.follow, scheme, address, total, size, place
                     )
                     for scheme, address in bare.items()
                     for size in (FETCH_BYTES, LARGE_FETCH_BYTES)

@@ -1,8 +1,8 @@
 """What one record costs: a producer that waits for each acknowledgement (acks=all) of three node processes.
 
 First as it is: time, processor time, and how often a thread gave up its core, by process; in turn with the same
-number of messages between processes that do nothing else, see `_record_floor`. Then, in nodes of their own, with
-every call of a Python or C function counted: of these, other work on the machine changes little.
+number of messages between processes that do nothing else, see `_peers.record_floor`. Then, in nodes of their own,
+with every call of a Python or C function counted: of these, other work on the machine changes little.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from insync.plugins.spark import session
 
 from ..processes import cluster
-from ._peers import spark_limit as _spark_limit
+from ._peers import spark_limit
 from ._spark_logs import Log, connector_jars, kafka
 from .report import Result, against, interleaved, within
 
@@ -71,7 +71,7 @@ class Bench:
         return str(self._folder / name)
 
     def prepared(self, rows: int, size: int) -> DataFrame:
-        return _spark_limit.read(self._spark, rows, size, PARTITIONS)
+        return spark_limit.read(self._spark, rows, size, PARTITIONS)
 
     def parquet(self, name: str) -> DataFrame:
         return self._spark.read.parquet(self._path(name))
@@ -100,7 +100,7 @@ class Bench:
         return statistics.median(p.durationMs["triggerExecution"] for p in done[2:]) / 1000
 
     def made(self, rows: int) -> DataFrame:
-        return _spark_limit.stream(self._spark, rows, SIZES[0][1], PARTITIONS)
+        return spark_limit.stream(self._spark, rows, SIZES[0][1], PARTITIONS)
 
     def rate(self) -> DataFrame:
         options = {"rowsPerBatch": str(TRIGGER_ROWS), "numPartitions": str(PARTITIONS)}
@@ -135,7 +135,7 @@ def run(*, smoke: bool) -> Sequence[Result]:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             with cluster(folder, 1) as nodes, kafka(spark, folder / "broker") as theirs:
-                _spark_limit.register(spark)
+                spark_limit.register(spark)
                 bench = Bench(spark, Log(spark, "insync", nodes[0].endpoint), theirs, folder)
                 for label, size in SIZES:
                     results += _sizes(bench, label, size, megabytes * 1_000_000 // size, rounds)

@@ -42,7 +42,7 @@ class Load:
 
 def peer(role: str) -> AbstractContextManager[str]:
     """A far end; gives its address."""
-    return far_process("_transport_peer", role)
+    return far_process("_peers.transport_peer", role)
 
 
 def raw_load(port: str, how: bytes, total: int) -> Load:
@@ -175,7 +175,7 @@ def beside_others(tcp: str, unix: str, total: int, requests: int, rounds: int) -
             print(f"not run: {other.name}: pip install {other.package}", file=sys.stderr)
             continue
         url = unix if other.role == "zmq-ipc" else tcp
-        with far_process("_other_peer", other.role) as address:
+        with far_process("_peers.other_peer", other.role) as address:
             for what, kind, how in (("ranges", SIZED_RANGE, FILE), ("bytes", SIZED, SEND)):
                 for size in BLOCK_SIZES:
                     yield from _blocks_beside(url, kind, other, address, how, size, total, rounds, what)

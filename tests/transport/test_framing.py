@@ -625,7 +625,8 @@ def test_classes_that_are_not_as_expected_are_refused():
 PROGRAM = """
 import sys, types
 {}
-from insync.transport import frames, stream, ranges, _outgoing, _incoming
+from insync.transport import frames, stream, ranges
+from insync.transport.connections import _incoming, _outgoing
 import trio
 from tests.transport.test_stream import Script, frame, frames_of
 print(isinstance(frames.encode_header, types.FunctionType), isinstance(stream.take_frames, types.FunctionType))

@@ -42,7 +42,7 @@ class Peer:
 async def peer_process(env: Env) -> AsyncIterator[tuple[trio.Nursery, Peer]]:
     """A server in another process, ended with the case; and a nursery for connections to it."""
     cls = type(env.transport)
-    command = [sys.executable, "-m", f"{__package__}._kit_peer", f"{cls.__module__}:{cls.__qualname__}"]
+    command = [sys.executable, "-m", f"{__package__}._peer", f"{cls.__module__}:{cls.__qualname__}"]
     process = _start([*command, env.listen_url()], _environment(env))
     assert process.stdout is not None and process.stdin is not None
     try:

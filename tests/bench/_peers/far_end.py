@@ -11,12 +11,12 @@ from contextlib import contextmanager
 
 @contextmanager
 def far_process(module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Runs a module of this package until its standard input ends; gives the line that says that it is ready.
+    """Runs a module of the benchmarks until its standard input ends; gives the line that says that it is ready.
 
     environment: beside what this process has.
     """
     with subprocess.Popen(
-        [sys.executable, "-m", f"{__package__}.{module}", *arguments],
+        [sys.executable, "-m", f"tests.bench.{module}", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -31,7 +31,7 @@ sys.exit(main())
 LATER = """
 import os, trio
 from insync.replication.core.messages import Kind
-from insync.replication.node import _handlers
+from insync.replication.node.requests import _handlers
 
 take = _handlers.Handlers.take
 

@@ -20,7 +20,7 @@ find_browser()
 pytestmark = pytest.mark.xdist_group("dashboard-in-trouble")
 
 UNHEARD = """
-from insync.replication.core.broker import transacting
+from insync.replication.core.broker.coordination import transacting
 from insync.replication.core.errors import ErrorCode
 
 ask = transacting.Transacting._join

@@ -16,9 +16,9 @@ import pytest
 import trio
 
 from insync.replication.client import ClosedError, InvalidArgumentError, Producer, RecordTooLargeError
-from insync.replication.client import producer as module
 from insync.replication.client.connection._cluster import Topic
 from insync.replication.client.producer import _accumulator, _joining
+from insync.replication.client.producer import producer as module
 from insync.replication.client.producer._accumulator import Accumulator
 from insync.replication.client.producer._batch import Batch
 from insync.replication.client.producer._partitioning import PartitionQueue, TopicQueues

@@ -353,7 +353,7 @@ def threaded() -> Iterator[ThreadedCluster]:
 @pytest.fixture(params=["C", "Python"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "Python":
-        from insync.replication.client import producer
+        from insync.replication.client.producer import producer
 
         for each in (_accumulator, producer, module):
             monkeypatch.setattr(each, "_joining", None)

@@ -20,7 +20,8 @@ from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import groups as gm
 from insync.replication.metadata import StoreUnavailableError
-from insync.replication.node import NodeError, gateways
+from insync.replication.node import NodeError
+from insync.replication.node.gateways import gateways
 from insync.replication.node.requests.authorisation import Operation
 from insync.replication.node.service import Answer, Caller, NodeService, NotAllowedError, ServiceError
 from insync.replication.node.store._client_state import KeptForClients
