@@ -20,8 +20,8 @@ from insync.storage.batch import scan
 from insync.transport import Connection, Identity, Payload, Response, TransportError, connect
 
 from ._page_cache import touch
-from ._peers import bare
 from ._peers.bare import Load
+from ._peers.bare import follow as follow_bare
 from ._peers.far_end import far_process
 from ._peers.local_peer import BYTES, CPU, ECHO, FETCH, FETCH_BODY, PAYLOAD_BYTES, SECONDS
 from .report import Result, against
@@ -203,7 +203,7 @@ def run(*, smoke: bool) -> Sequence[Result]:
                 "shm, 1 MiB at a time": partial(trio.run, follow, far["shm"], append, place, FETCH_BYTES),
                 **{
                     f"bare {scheme}, {size >> 20} MiB at a time": partial(
-                        bare.follow, scheme, address, total, size, place
+                        follow_bare, scheme, address, total, size, place
                     )
                     for scheme, address in bare.items()
                     for size in (FETCH_BYTES, LARGE_FETCH_BYTES)
