@@ -17,7 +17,9 @@ import pytest
 @pytest.mark.parametrize("case", {cases})
 def test_it(case):
     seen = Path(__file__).with_name(f"seen-{{case}}")
-    there, _ = seen.exists(), seen.touch()
+    there = seen.exists()
+    with seen.open("a") as file:
+        file.write("run ")
     print("said of", case, "later" if there else "first")
     assert there, f"a busy machine and {{case}}"
 """
@@ -58,7 +60,9 @@ def suite(tmp_path: Path) -> Suite:
 
 
 @pytest.mark.parametrize("processes", [(), ("-n", "2", "--dist", "loadgroup")], ids=["one", "several"])
-def test_one_that_passes_alone_is_told_with_both_outputs(suite: Suite, processes: tuple[str, ...]) -> None:
+def test_one_that_passes_alone_is_told_with_both_outputs(
+    suite: Suite, tmp_path: Path, processes: tuple[str, ...]
+) -> None:
     suite.write("test_a.py", FAILS_ONCE.format(cases=["x@y", "plain"]))
     code, text = suite.run(*processes)
     assert code == 0, text
@@ -66,6 +70,8 @@ def test_one_that_passes_alone_is_told_with_both_outputs(suite: Suite, processes
     assert "a busy machine and plain" in text, text
     assert "said of plain first" in text, text
     assert "passed alone: suite/test_a.py::test_it[x@y]" in text, text
+    assert text.count("1 passed in") == 2, text
+    assert (tmp_path / "suite" / "seen-plain").read_text() == "run run ", "by the controller alone, and once"
     assert "FAILED" not in text, text
 
 

@@ -18,7 +18,7 @@ import pytest
 MOST = 3
 """Unsteady tests of one run."""
 PURE = ("replication/core", "replication/simulation", "replication/wire", "mutants", "house")
-"""Folders of tests without processes, sockets, devices and clocks."""
+"""Folders of tests whose outcome is to be the same on any machine, however busy."""
 SECONDS = 900
 """For one test, alone; its own timeout ends it sooner."""
 _KEPT = "insync/unsteady"
@@ -36,7 +36,7 @@ class Unsteady:
     """By test: what pytest printed when it ran alone."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed and not hasattr(report, "wasxfail"):  # as pytest counts them
+        if report.failed:
             self.failed.append(report)
 
     @pytest.hookimpl(wrapper=True)

@@ -14,7 +14,7 @@ Plant = Callable[[Mapping[str, str]], Tree]
 
 @pytest.fixture
 def plant(tmp_path: Path) -> Plant:
-    """Writes files of given texts, and tells of them as a tree."""
+    """Writes files with the given texts and returns their tree."""
 
     def write(files: Mapping[str, str]) -> Tree:
         for name, text in files.items():

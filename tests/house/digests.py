@@ -1,7 +1,6 @@
 """Digests of simulated runs: two versions that decide alike have the same one for each seed.
 
-Each process starts anew, with a hash seed of its own. A digest that depends on the order of a set differs from one
-run to the next.
+Each process has a hash seed of its own, so a digest that depends on the order of a set differs from run to run.
 """
 
 from __future__ import annotations

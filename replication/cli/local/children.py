@@ -14,7 +14,7 @@ import trio
 
 from ..errors import CommandError, one_line
 
-_COMMANDS = "insync.replication.cli"
+_PROGRAM = "insync.replication.cli"
 _LAST_BYTES = 4096
 
 
@@ -31,7 +31,7 @@ async def spawn(
     Raises:
       CommandError: It cannot be started.
     """
-    command = [sys.executable, "-P", "-m", _COMMANDS, *arguments, "--json", "--stop-with-stdin"]
+    command = [sys.executable, "-P", "-m", _PROGRAM, *arguments, "--json", "--stop-with-stdin"]
     with log_path.open("ab") as log:
         try:
             return await trio.lowlevel.open_process(

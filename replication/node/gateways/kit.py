@@ -340,7 +340,7 @@ async def an_address_that_others_reach_wants_a_proof(bench: GatewayBench) -> Non
 
 
 async def _refusal(gateway: gateways.Gateway, url: str, service: NodeService) -> Exception | None:
-    """What a gateway that proves nothing raises when it is to listen there; None if it listens."""
+    """The error of a gateway that is to listen there without a secret or certificates; None if it listens."""
 
     async def listen(*, task_status: trio.TaskStatus[Exception | None]) -> None:
         told = _Told(task_status)
