@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...storage import Chunk, Log, StorageError
 from ..core.broker.events import Report
@@ -44,17 +44,6 @@ class ReplicaHost:
         self.home = home
         self.lane = Lane(failed=self._on_failed)
         self._node = node
-        self.obey: dict[type, Callable[[Any], None]] = {
-            fx.Append: self._append,
-            fx.KeepBatch: _keep,
-            fx.DropBatch: _drop,
-            fx.AssignEpoch: self._assign_epoch,
-            fx.Truncate: self._truncate,
-            fx.AdvanceLogStart: self._advance_log_start,
-            fx.ReadRecord: lambda effect: node.read_again(),
-            fx.RoleChanged: self._role_changed,
-            fx.CutRefused: self._cut_refused,
-        }
 
     @property
     def replica(self) -> Replica:
@@ -78,7 +67,8 @@ class ReplicaHost:
         self.lane.log = opened
         self.step(opened_event(opened, 0))
 
-    def _append(self, effect: fx.Append) -> None:
+    def append(self, effect: fx.Append) -> None:
+        """Have the writer thread write batches."""
         batches = effect.handle
         assert isinstance(batches, Batches)
         batches.taken = True
@@ -101,7 +91,8 @@ class ReplicaHost:
         batches.release()
         self.step(_appended(log_end_offset=log_end_offset))
 
-    def _assign_epoch(self, effect: fx.AssignEpoch) -> None:
+    def assign_epoch(self, effect: fx.AssignEpoch) -> None:
+        """Have the start of an epoch stored."""
         opened = self._opened()
         self.submit(
             CallWork(
@@ -111,7 +102,8 @@ class ReplicaHost:
             )
         )
 
-    def _truncate(self, effect: fx.Truncate) -> None:
+    def truncate(self, effect: fx.Truncate) -> None:
+        """Have the log cut; what is to be kept of it is copied before."""
         opened = self._opened()
         if effect.restart or effect.offset < opened.log_end_offset:  # else only an epoch without records goes
             log.warning(
@@ -146,7 +138,8 @@ class ReplicaHost:
         assert isinstance(event, ev.Truncated)
         self.step(event)
 
-    def _advance_log_start(self, effect: fx.AdvanceLogStart) -> None:
+    def advance_log_start(self, effect: fx.AdvanceLogStart) -> None:
+        """Have the oldest records deleted."""
         opened = self._opened()
         self.submit(
             CallWork(
@@ -182,33 +175,37 @@ class ReplicaHost:
             self.lane.broken = self.lane.closed = True
             self.step(ev.LogFailed(reason=reason))
 
-    def _role_changed(self, effect: fx.RoleChanged) -> None:
-        log.debug(
-            "%s: %s at leader epoch %d (leader %d): %s",
-            self.partition,
-            effect.role,
-            effect.leader_epoch,
-            effect.leader,
-            effect.reason,
-        )
-
-    def _cut_refused(self, effect: fx.CutRefused) -> None:
-        log.error(
-            "%s: the leader, node %d in epoch %d, lacks committed records; this replica keeps them, up to %d, "
-            "and does not truncate its log to %d. Was the leader's folder restored to an older state, or has its "
-            "device lost acknowledged writes? Stop node %d, so that another replica of the ISR leads; or, to "
-            "abandon these records, move this node's folder of the partition away",
-            self.partition,
-            effect.leader,
-            effect.leader_epoch,
-            effect.high_watermark,
-            effect.offset,
-            effect.leader,
-        )
-
     def _opened(self) -> Log:
         assert self.lane.log is not None
         return self.lane.log
+
+
+def role_changed(effect: fx.RoleChanged) -> None:
+    """A replica leads or follows."""
+    log.debug(
+        "%s: %s at leader epoch %d (leader %d): %s",
+        effect.partition,
+        effect.role,
+        effect.leader_epoch,
+        effect.leader,
+        effect.reason,
+    )
+
+
+def cut_refused(effect: fx.CutRefused) -> None:
+    """A replica does not follow a leader that lacks committed records."""
+    log.error(
+        "%s: the leader, node %d in epoch %d, lacks committed records; this replica keeps them, up to %d, "
+        "and does not truncate its log to %d. Was the leader's folder restored to an older state, or has its "
+        "device lost acknowledged writes? Stop node %d, so that another replica of the ISR leads; or, to "
+        "abandon these records, move this node's folder of the partition away",
+        effect.partition,
+        effect.leader,
+        effect.leader_epoch,
+        effect.high_watermark,
+        effect.offset,
+        effect.leader,
+    )
 
 
 def opened_event(opened: Log, high_watermark: int) -> ev.Opened:
@@ -242,12 +239,14 @@ def _cut(opened: Log, cut: Callable[[], None], settled: int) -> ev.Truncated:
     )
 
 
-def _keep(effect: fx.KeepBatch) -> None:
+def keep_batch(effect: fx.KeepBatch) -> None:
+    """The batch is needed after this step."""
     assert isinstance(effect.handle, Batches)
     effect.handle.taken = True
 
 
-def _drop(effect: fx.DropBatch) -> None:
+def drop_batch(effect: fx.DropBatch) -> None:
+    """A batch that was kept is needed no more."""
     assert isinstance(effect.handle, Batches)
     effect.handle.release()
 

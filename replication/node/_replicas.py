@@ -25,7 +25,6 @@ from ..core.broker.effects import (
     Effect,
     Fail,
     IsrSettled,
-    Job,
     LogDamaged,
     LogsGathered,
     ReadKeys,
@@ -43,11 +42,12 @@ from ..core.control.quotas import Entity
 from ..core.control.records import NodeRecord, TopicConfig
 from ..core.control.view import ClusterView
 from ..core.faces import ClockVerdict, WallClocks
+from ..core.partition import effects as fx
 from ..core.partition import events as ev
 from ..core.partition.replica import ReplicaSettings
 from ..core.types import PartitionId
 from ._dialler import Dialler
-from ._replica_host import ReplicaHost, opened_event
+from ._replica_host import ReplicaHost, cut_refused, drop_batch, keep_batch, opened_event, role_changed
 from ._timers import Timers
 from .coordination._coordination import Coordination
 from .coordination._group_settings import group_settings, transaction_settings
@@ -139,7 +139,15 @@ class Replicas:
         self.dialler = Dialler(self, nursery)
         self.coordination = Coordination(self, nursery)
         self._obey: dict[type, Callable[[Any], None]] = {
-            Job: self._job,
+            fx.Append: lambda effect: self.hosts[effect.partition].append(effect),
+            fx.AssignEpoch: lambda effect: self.hosts[effect.partition].assign_epoch(effect),
+            fx.Truncate: lambda effect: self.hosts[effect.partition].truncate(effect),
+            fx.AdvanceLogStart: lambda effect: self.hosts[effect.partition].advance_log_start(effect),
+            fx.KeepBatch: keep_batch,
+            fx.DropBatch: drop_batch,
+            fx.ReadRecord: lambda effect: self.read_again(),
+            fx.RoleChanged: role_changed,
+            fx.CutRefused: cut_refused,
             CreateLog: self._create,
             ConfigureLog: self._configure,
             DeleteLog: self._delete,
@@ -182,9 +190,6 @@ class Replicas:
         """Carry out what the broker asks for."""
         for effect in effects:
             self._obey[type(effect)](effect)
-
-    def _job(self, job: Job) -> None:
-        self.hosts[job.partition].obey[type(job.effect)](job.effect)
 
     async def tick_broker(self) -> None:
         """Tell the broker that time has passed, when it wants to hear of it."""

@@ -16,6 +16,7 @@ from insync.replication.core.partition.log_state import LogState
 from insync.replication.core.partition.purgatory import ParkedDeletion
 from insync.replication.core.types import EndedTransaction, EpochEntry, ProducerEntry
 
+from .calls import telling
 from .catalogue import Patch, mutant
 
 
@@ -26,7 +27,7 @@ def _(patch: Patch) -> None:
         offset = log.log_end_offset if event.offset < 0 else min(event.offset, log.log_end_offset)
         if offset > log.log_start_offset:
             log.outstanding += 1
-            self._replica.emit(fx.AdvanceLogStart(offset=offset))
+            self._replica.emit(fx.AdvanceLogStart(partition=self._replica.partition, offset=offset))
         self._parked.park(ParkedDeletion(offset, event.request_id, event.deadline))
 
     patch.setattr(Deletions, "on_delete_records", on_delete_records)
@@ -85,11 +86,12 @@ def _(patch: Patch) -> None:
     right = FollowerRole._ask
 
     def ask(self: FollowerRole, *, delayed: bool = False) -> None:
-        right(self, delayed=delayed)
-        made = self._replica._effects
-        if made and isinstance(made[-1], fx.FetchNext):
-            start = max(made[-1].log_start_offset, self._leader_log_start)
-            made[-1] = attrs.evolve(made[-1], log_start_offset=start)
+        def change(asked: fx.FetchNext) -> fx.FetchNext:
+            start = max(asked.log_start_offset, self._leader_log_start)
+            return attrs.evolve(asked, log_start_offset=start)
+
+        with telling(self._replica, "want", change):
+            right(self, delayed=delayed)
 
     def learn(self: FollowerRole) -> None:
         self._replica.log.learn_high_watermark(self._leader_high_watermark)

@@ -16,6 +16,7 @@ from insync.replication.core.partition.log_state import LogState
 from insync.replication.core.partition.producers import ProducerTable
 from insync.replication.core.partition.replica import Replica
 
+from .calls import telling
 from .catalogue import Patch, mutant
 
 
@@ -46,12 +47,15 @@ def _(patch: Patch) -> None:
         right_cut(self, leader_end, leader_log_start)
 
     def ask(self: FollowerRole, *, delayed: bool = False) -> None:
-        right_ask(self, delayed=delayed)
-        sent = self._replica._effects[-1] if self._replica._effects else None
-        if self in claimed and isinstance(sent, fx.FetchNext):
+        def change(asked: fx.FetchNext) -> fx.FetchNext:
+            if self not in claimed:
+                return asked
             epoch = claimed.pop(self)
-            self._asked = (sent.fetch_offset, epoch)
-            self._replica._effects[-1] = attrs.evolve(sent, last_fetched_epoch=epoch)
+            self._asked = (asked.fetch_offset, epoch)
+            return attrs.evolve(asked, last_fetched_epoch=epoch)
+
+        with telling(self._replica, "want", change):
+            right_ask(self, delayed=delayed)
 
     patch.setattr(follower_module, "truncation_point", cut)
     patch.setattr(FollowerRole, "_cut", remember)
@@ -130,10 +134,11 @@ def _(patch: Patch) -> None:
     right = FollowerRole._ask
 
     def ask(self: FollowerRole, *, delayed: bool = False) -> None:
-        right(self, delayed=delayed)
-        sent = self._replica._effects[-1] if self._replica._effects else None
-        if isinstance(sent, fx.FetchNext) and random.random() < 0.2:
-            self._replica._effects[-1] = attrs.evolve(sent, high_watermark=-1)
+        def change(asked: fx.FetchNext) -> fx.FetchNext:
+            return attrs.evolve(asked, high_watermark=-1) if random.random() < 0.2 else asked
+
+        with telling(self._replica, "want", change):
+            right(self, delayed=delayed)
 
     patch.setattr(FollowerRole, "_ask", ask)
 
@@ -178,11 +183,15 @@ def _(patch: Patch) -> None:
     def ask(self: FollowerRole, *, delayed: bool = False) -> None:
         same = last.get(self._replica) == self._leader
         last[self._replica] = self._leader
-        right(self, delayed=delayed)
-        sent = self._replica._effects[-1] if self._replica._effects else None
-        if same and isinstance(sent, fx.FetchNext):
-            self._asked = (sent.fetch_offset, -1)
-            self._replica._effects[-1] = attrs.evolve(sent, last_fetched_epoch=-1)
+
+        def change(asked: fx.FetchNext) -> fx.FetchNext:
+            if not same:
+                return asked
+            self._asked = (asked.fetch_offset, -1)
+            return attrs.evolve(asked, last_fetched_epoch=-1)
+
+        with telling(self._replica, "want", change):
+            right(self, delayed=delayed)
 
     patch.setattr(FollowerRole, "_ask", ask)
 
@@ -210,9 +219,7 @@ def _(patch: Patch) -> None:
     right = FollowerRole._truncate
 
     def truncate(self: FollowerRole, offset: int, *, restart: bool = False) -> None:
-        right(self, offset, restart=restart)
-        sent = self._replica._effects[-1]
-        if isinstance(sent, fx.Truncate):
-            self._replica._effects[-1] = attrs.evolve(sent, keep=False)
+        with telling(self._replica, "truncate", lambda cut: attrs.evolve(cut, keep=False)):
+            right(self, offset, restart=restart)
 
     patch.setattr(FollowerRole, "_truncate", truncate)

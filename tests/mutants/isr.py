@@ -18,6 +18,7 @@ from insync.replication.core.partition.isr_change import IsrChange
 from insync.replication.core.partition.leader import LeaderRole
 from insync.replication.core.partition.replica import Replica
 
+from .calls import telling
 from .catalogue import Patch, mutant
 
 
@@ -106,7 +107,7 @@ def _(patch: Patch) -> None:
     def on_outcome(self: IsrChange, event: ev.IsrStored | ev.IsrRefused | ev.IsrUnclear) -> None:
         if isinstance(event, ev.IsrUnclear) and self.pending is not None:
             self.pending = None
-            self._replica.emit(fx.ReadRecord())
+            self._replica.parts.read_again(fx.ReadRecord(partition=self._replica.partition))
         else:
             right(self, event)
 
@@ -123,9 +124,9 @@ def _(patch: Patch) -> None:
     right = IsrChange._propose
 
     def propose(self: IsrChange, isr: Any, *, joining: int | None, reason: str) -> Any:
-        pending = right(self, isr, joining=joining, reason=reason)
-        bare = attrs.evolve(pending.proposal, joining=())
-        self._replica._effects[-1] = pending.proposal = bare
+        with telling(self._replica, "propose", lambda proposal: attrs.evolve(proposal, joining=())):
+            pending = right(self, isr, joining=joining, reason=reason)
+        pending.proposal = attrs.evolve(pending.proposal, joining=())
         return pending
 
     patch.setattr(IsrChange, "_propose", propose)
@@ -159,11 +160,14 @@ def _(patch: Patch) -> None:
     right = IsrChange._propose
 
     def propose(self: IsrChange, isr: Any, *, joining: int | None, reason: str) -> Any:
-        pending = right(self, isr, joining=joining, reason=reason)
-        if joining is not None:
-            named = ((joining, self._replica.live.get(joining, -1)),)
-            shown = attrs.evolve(pending.proposal, joining=named)
-            self._replica._effects[-1] = pending.proposal = shown
+        def change(proposal: fx.ProposeIsr) -> fx.ProposeIsr:
+            if joining is None:
+                return proposal
+            return attrs.evolve(proposal, joining=((joining, self._replica.live.get(joining, -1)),))
+
+        with telling(self._replica, "propose", change):
+            pending = right(self, isr, joining=joining, reason=reason)
+        pending.proposal = change(pending.proposal)
         return pending
 
     patch.setattr(IsrChange, "_propose", propose)
@@ -216,11 +220,10 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     step, fetch = Replica.step, Replica.fetch
 
-    def stepped(self: Replica, event: ev.Event, now: float) -> Any:
+    def stepped(self: Replica, event: ev.Event, now: float) -> None:
         wanted = self.wants_tick
-        effects = step(self, event, now)
+        step(self, event, now)
         self.wants_tick = wanted and self.wants_tick
-        return effects
 
     def fetched(self: Replica, question: ev.Fetch, now: float) -> Any:
         wanted = self.wants_tick

@@ -17,6 +17,7 @@ from insync.replication.core.partition.leader import LeaderRole
 from insync.replication.core.partition.purgatory import Parked, ProducePurgatory
 from insync.replication.core.partition.replica import Replica
 
+from .calls import telling
 from .catalogue import Patch, mutant
 
 
@@ -178,8 +179,8 @@ def _(patch: Patch) -> None:
 
     def on_produce(self: LeaderRole, event: ev.Produce) -> None:
         if self._refusal(event) == ErrorCode.NOT_ENOUGH_REPLICAS and event.batch.producer_id < 0:
-            self.append(attrs.evolve(event, acks=0, request_id=-1))
-            self.replica._effects[:] = [e for e in self.replica._effects if getattr(e, "request_id", 0) != -1]
+            with telling(self.replica, "replied", lambda reply: None):
+                self.append(attrs.evolve(event, acks=0, request_id=-1))
         right(self, event)
 
     patch.setattr(LeaderRole, "on_produce", on_produce)

@@ -18,6 +18,7 @@ from insync.replication.core.partition.log_state import LogState
 from insync.replication.core.partition.replica import Replica
 from insync.replication.core.types import NO_LEADER
 
+from .calls import telling
 from .catalogue import Patch, mutant
 
 
@@ -229,7 +230,7 @@ def _(patch: Patch) -> None:
     def on_record(self: Replica, versioned: Versioned) -> None:
         if self.node_id not in versioned.record.replicas and self._open and not self.log.outstanding:
             self._leave_role(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            self.emit(fx.Retire(leader_epoch=versioned.record.leader_epoch))
+            self.parts.retire(self.partition, fx.Retire(leader_epoch=versioned.record.leader_epoch))
             return
         right(self, versioned)
 
@@ -241,8 +242,8 @@ def _(patch: Patch) -> None:
     right = Replica._enter_waiting_epoch
 
     def enter(self: Replica) -> None:
-        right(self)
-        self._effects = [effect for effect in self._effects if not isinstance(effect, fx.Retire)]
+        with telling(self, "retire", lambda retired: None):
+            right(self)
 
     patch.setattr(Replica, "_enter_waiting_epoch", enter)
 

@@ -1,23 +1,22 @@
-"""The shared state of a broker's parts: its identity, replicas, clock, timers, and the routes of effects."""
+"""The shared state of a broker's parts: its identity, replicas, clock, timers and effects."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, get_args
 
 import attrs
 
 from ..control.view import ClusterView
 from ..errors import ErrorCode
 from ..groups.settings import GroupSettings
-from ..making import named
 from ..partition import effects as fx
 from ..partition import events as ev
+from ..partition.parts import Parts
 from ..partition.replica import Replica, ReplicaSettings
 from ..store_transaction import Transaction
 from ..transactions.shard import TransactionSettings
 from ..types import PartitionId
-from .effects import Effect, Job
+from .effects import Effect
 from .fetching.throttle import UNLIMITED
 from .ports import BatchPort, LogPort, NoBatches
 from .timers import Timers
@@ -71,8 +70,7 @@ class Context:
     """The context of a part. A part is a class that takes a context, calls other parts by named methods and emits
     effects.
 
-    `now` is the driver's clock reading at the current event. `view` is the last reading of the store. `routes` maps
-    the effects of replicas to parts; all other effects go to the driver as a `Job`.
+    `now` is the driver's clock reading at the current event. `view` is the last reading of the store.
     """
 
     def __init__(
@@ -100,9 +98,8 @@ class Context:
         self.topic_ids: dict[PartitionId, str] = {}
         """The topic id of each replica; empty if unknown."""
         self.timers = Timers()
-        self.routes: dict[type, Callable[[PartitionId, Any], None]] = dict.fromkeys(
-            get_args(fx.Effect), self.to_driver
-        )
+        self.parts: Parts
+        """The parts that replicas call; set by the broker, before it has a replica."""
         self.effects: list[Effect] = []
         """The effects of this step so far."""
         self.is_unsettled = False
@@ -116,44 +113,27 @@ class Context:
     def new_replica(self, partition: PartitionId, topic_id: str = "") -> Replica:
         """A replica of this process that is `closed` until its log is reported open."""
         assert partition not in self.replicas, f"{partition} has a replica already"
-        replica = Replica(partition, self.node_id, self.incarnation, self.settings.replica)
+        replica = Replica(partition, self.node_id, self.incarnation, self.parts, self.settings.replica)
         self.replicas[partition], self.topic_ids[partition] = replica, topic_id
         return replica
 
     def step_replica(self, partition: PartitionId, event: ev.Event) -> None:
-        """Pass an event to one replica, and route its effects to the parts in order."""
-        routes = self.routes
-        for effect in self.replicas[partition].step(event, self.now):
-            routes[type(effect)](partition, effect)
-
-    def offer(self, partition: PartitionId, event: ev.Event) -> list[fx.Effect]:
-        """Tell one replica; the part that calls this hands on what the replica asks for, in its order."""
-        return self.replicas[partition].step(event, self.now)
+        """Pass an event to one replica."""
+        self.replicas[partition].step(event, self.now)
 
     def ask_replica(self, partition: PartitionId, question: ev.Fetch) -> fx.FetchAnswer:
-        """A replica's answer to a fetch; further effects go to the parts."""
+        """A replica's answer to a fetch."""
         replica = self.replicas.get(partition)
         if replica is None:
             return fx.FetchAnswer(error=self.missing_error(partition), news=True)
-        answer, effects = replica.fetch(question, self.now)
-        if effects:
-            self._route(partition, effects)
-        return answer
+        return replica.fetch(question, self.now)
 
     def follow_replica(self, partition: PartitionId, question: ev.Fetch) -> bool:
         """Tell a replica of a fetch that has just come: whether nothing but a high watermark can be news to its
-        sender (`Replica.follow`). Further effects go to the parts.
+        sender (`Replica.follow`).
         """
         replica = self.replicas.get(partition)
-        effects = replica.follow(question, self.now) if replica is not None else None
-        if effects:
-            self._route(partition, effects)
-        return effects is not None
-
-    def _route(self, partition: PartitionId, effects: list[fx.Effect]) -> None:
-        routes = self.routes
-        for effect in effects:
-            routes[type(effect)](partition, effect)
+        return replica is not None and replica.follow(question, self.now)
 
     def emit(self, effect: Effect) -> None:
         """Emit an effect for the driver."""
@@ -169,7 +149,3 @@ class Context:
         if partition in self.view.partitions:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-    def to_driver(self, partition: PartitionId, effect: fx.Effect) -> None:
-        """Pass an effect of a replica to the driver."""
-        self.effects.append(named(Job, (partition, effect)))

@@ -1,5 +1,7 @@
 """What a broker asks of its driver. The driver carries effects out in the order in which they stand.
 
+Those of replicas are in `partition.effects`; the outcome of each on a log is reported by `events.Report`.
+
 The most frequent are tuples: a record causes several of them, and a tuple costs a third of a value of attrs.
 """
 
@@ -18,16 +20,6 @@ from ..partition import effects as fx
 from ..partition import events as ev
 from ..store_transaction import Transaction
 from ..types import PartitionId
-
-
-class Job(NamedTuple):
-    """What one replica asks of its host: to change its log, or to write its change of role into the log book.
-
-    Jobs on one log are carried out and reported (`events.Report`) in the order in which they were asked for.
-    """
-
-    partition: PartitionId
-    effect: fx.Effect
 
 
 class CreateLog(NamedTuple):
@@ -332,7 +324,7 @@ class CreateInternalTopic(NamedTuple):
 
 
 Effect = (
-    Job
+    fx.Effect
     | CreateLog
     | DeleteLog
     | SetLogAside

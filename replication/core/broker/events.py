@@ -19,7 +19,7 @@ from .producing.payloads import Payload
 
 
 class Report(NamedTuple):
-    """Something that one replica is to know: above all what became of a `Job` on its log.
+    """Something that one replica is to know: above all what became of an effect on its log.
 
     Of a replica that has gone meanwhile it is ignored.
     """

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..partition import effects as fx
 from ..partition import events as ev
+from ..partition.parts import Parts
 from ..types import PartitionId
 from .context import Context
 from .coordination.coordinating import Coordinating, group_kind
@@ -77,15 +77,10 @@ class Broker:
         self.serving.on_doubt(self.damaged_logs.doubted)
         self.peers = Peers(context, self.channels)
         self.suspicion = Suspicion(context, self.channels, self.following, self.peers)
-        context.routes[fx.FetchNext] = self.following.want
-        context.routes[fx.StopFetch] = lambda partition, effect: self.following.stop(partition)
         self.queries = Queries(context)
         self.producing = Producing(context)
         self.proposing = Proposing(context)
-        context.routes[fx.ReplyProduce] = self.producing.replied
-        context.routes[fx.ReplyDeleteRecords] = self.producing.deletion_replied
-        self.transacting = Transacting(context, self.peers)
-        self.producing.of_coordinator = self.transacting.replied
+        self.transacting = Transacting(context, self.peers, self.producing)
         timeout = context.settings.offsets_commit_timeout
         found = (
             (
@@ -95,11 +90,24 @@ class Broker:
             if kinds is None
             else tuple(kinds)
         )
-        self.shards = Shards(context, self.serving, found)
+        self.shards = Shards(context, self.serving, self.producing, found)
         self.transacting.host(self.shards)
         self.coordinating = Coordinating(context, self.shards)
         self.coordinating.takes |= self.transacting.takes
-        context.routes[fx.Wake] = self._woken
+        context.parts = Parts(
+            emit=context.emit,
+            replied=self.producing.replied,
+            deletion_replied=self.producing.deletion_replied,
+            wake=self._woken,
+            want=self.following.want,
+            stop=self.following.stop,
+            truncate=self.serving.truncate,
+            propose=self.proposing.propose,
+            read_again=self.assignments.read_again,
+            retire=self.assignments.retire,
+            add=self.transacting.add,
+            admitted=self.transacting.admitted,
+        )
         self.goes_on = False
         """Whether the last `settle` has left work that nobody waits for."""
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -181,7 +189,7 @@ class Broker:
         effects, context.effects = context.effects, []
         return effects
 
-    def _woken(self, partition: PartitionId, effect: fx.Wake) -> None:
+    def _woken(self, partition: PartitionId) -> None:
         self.serving.wake(partition)
         if partition.topic in self.shards.kinds:
             self.shards.wake(partition)

@@ -43,7 +43,7 @@ class Deletions:
             return
         if offset > log.log_start_offset:
             log.outstanding += 1
-            self._replica.emit(fx.AdvanceLogStart(offset=offset))
+            self._replica.emit(fx.AdvanceLogStart(partition=self._replica.partition, offset=offset))
         self._parked.park(ParkedDeletion(offset, event.request_id, event.deadline))
         self.complete()
 
@@ -88,7 +88,8 @@ class Deletions:
         self, request_id: int, error: ErrorCode, low_watermark: int = -1, *, message: str = ""
     ) -> None:
         leader, epoch = self._replica.hint()
-        self._replica.emit(
+        self._replica.parts.deletion_replied(
+            self._replica.partition,
             fx.ReplyDeleteRecords(
                 request_id=request_id,
                 error=error,
@@ -96,5 +97,5 @@ class Deletions:
                 leader=leader,
                 leader_epoch=epoch,
                 message=message,
-            )
+            ),
         )

@@ -1,4 +1,7 @@
-"""What a replica asks of its host. Log effects of one replica are carried out and reported in issue order."""
+"""What a replica asks of its driver (`Effect`), and what it tells the parts around it.
+
+Log effects of one replica are carried out and reported in issue order.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import attrs
 
 from ..control.records import PartitionRecord
 from ..errors import ErrorCode
-from ..types import NO_LEADER, BatchMeta, EpochEnd
+from ..types import NO_LEADER, BatchMeta, EpochEnd, PartitionId
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -18,6 +21,7 @@ class Append:
     Answered by `Appended` or `LogFailed`.
     """
 
+    partition: PartitionId
     handle: object
     batches: tuple[BatchMeta, ...]
     base_offset: int
@@ -30,6 +34,7 @@ class Append:
 class AssignEpoch:
     """Store (epoch, start offset) before any later append. Answered by `EpochAssigned` or `LogFailed`."""
 
+    partition: PartitionId
     epoch: int
     start_offset: int
 
@@ -42,6 +47,7 @@ class Truncate:
     stray log: it may hold committed records. Answered by `Truncated` or `LogFailed`.
     """
 
+    partition: PartitionId
     offset: int
     restart: bool = False
     keep: bool = False
@@ -54,6 +60,7 @@ class AdvanceLogStart:
     Answered by `LogStartAdvanced` or `LogFailed`.
     """
 
+    partition: PartitionId
     offset: int
 
 
@@ -128,7 +135,7 @@ class FetchAnswer:
     """What a `Fetch` may be answered now: an error, a divergence, or batches in [fetch_offset, limit_offset).
 
     No effect, but the value of `Replica.fetch`. `news`: there is something to say (data, an error, a divergence, a
-    high watermark that the follower does not know); without it the request may be parked until `Wake`.
+    high watermark that the follower does not know); without it the request may be parked until `Parts.wake`.
     """
 
     error: ErrorCode
@@ -142,14 +149,6 @@ class FetchAnswer:
     leader: int = NO_LEADER
     diverging: EpochEnd | None = None
     last_stable_offset: int = -1
-
-
-@attrs.frozen(kw_only=True, slots=True)
-class Wake:
-    """Parked fetches of this partition are worth another look."""
-
-
-WAKE = Wake()
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -167,11 +166,6 @@ class FetchNext:
     high_watermark: int
     topic_id: str = ""
     delayed: bool = False
-
-
-@attrs.frozen(kw_only=True, slots=True)
-class StopFetch:
-    """An outstanding `FetchNext` is void; its answer will be ignored."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -194,6 +188,8 @@ class ProposeIsr:
 class ReadRecord:
     """Read the partition's record again and tell it by `RecordChanged`."""
 
+    partition: PartitionId
+
 
 @attrs.frozen(kw_only=True, slots=True)
 class Retire:
@@ -212,6 +208,7 @@ class Retire:
 class RoleChanged:
     """For the log book: what this replica is from now on, and why."""
 
+    partition: PartitionId
     role: str
     leader: int
     leader_epoch: int
@@ -226,6 +223,7 @@ class CutRefused:
     state, or its device has lost what it said it had. The replica keeps what it has, and asks again.
     """
 
+    partition: PartitionId
     leader: int
     leader_epoch: int
     offset: int
@@ -237,18 +235,9 @@ Effect = (
     | AssignEpoch
     | Truncate
     | AdvanceLogStart
-    | ReplyDeleteRecords
-    | ReplyProduce
     | KeepBatch
     | DropBatch
-    | AddToTransaction
-    | Admission
-    | Wake
-    | FetchNext
-    | StopFetch
-    | ProposeIsr
     | ReadRecord
-    | Retire
     | RoleChanged
     | CutRefused
 )

@@ -187,7 +187,7 @@ class Fetch:
 class Fetched:
     """The answer to our own `FetchNext` of the same offset and epochs; `handle` names its bytes.
 
-    Without `last_fetched_epoch` the host vouches that no answer is told after `FetchFailed` or `StopFetch`: a
+    Without `last_fetched_epoch` the host vouches that no answer is told after `FetchFailed` or `Parts.stop`: a
     late divergence, asked for before a truncation, would cut what has been fetched since.
     """
 

@@ -37,14 +37,18 @@ class FollowerRole:
         reason = "no replica may lead" if self._leader == NO_LEADER else "as the partition record says"
         self._replica.emit(
             fx.RoleChanged(
-                role=self.name, leader=self._leader, leader_epoch=self._leader_epoch, reason=reason
+                partition=self._replica.partition,
+                role=self.name,
+                leader=self._leader,
+                leader_epoch=self._leader_epoch,
+                reason=reason,
             )
         )
         self._ask()
 
     def leave(self, error: ErrorCode) -> None:
         self._replica.failure = ""
-        self._replica.emit(fx.StopFetch())
+        self._replica.parts.stop(self._replica.partition)
 
     def _ask(self, *, delayed: bool = False) -> None:
         if self._leader == NO_LEADER:
@@ -52,7 +56,8 @@ class FollowerRole:
         log = self._replica.log
         latest = log.epochs.latest
         self._asked = (log.log_end_offset, latest)
-        self._replica.emit(
+        self._replica.parts.want(
+            self._replica.partition,
             _fetch_next(
                 leader=self._leader,
                 leader_epoch=self._leader_epoch,
@@ -62,7 +67,7 @@ class FollowerRole:
                 high_watermark=log.high_watermark,
                 topic_id=self._topic_id,
                 delayed=delayed,
-            )
+            ),
         )
 
     def on_fetch_failed(self, event: ev.FetchFailed) -> None:
@@ -134,7 +139,9 @@ class FollowerRole:
             return
         keep = may_lose and not log.is_empty and (restart or offset < log.log_end_offset)
         self._replica.log.expect_cut(offset, restart=restart)
-        self._replica.emit(fx.Truncate(offset=offset, restart=restart, keep=keep))
+        self._replica.parts.truncate(
+            fx.Truncate(partition=self._replica.partition, offset=offset, restart=restart, keep=keep)
+        )
 
     def _may_lose(self) -> bool:
         """Whether our log ends before the last unclean election: what was committed then may be gone."""
@@ -147,6 +154,7 @@ class FollowerRole:
         if not self._replica.failure:
             self._replica.emit(
                 fx.CutRefused(
+                    partition=self._replica.partition,
                     leader=self._leader,
                     leader_epoch=self._leader_epoch,
                     offset=offset,
@@ -183,6 +191,7 @@ class FollowerRole:
         log.expect(batches)
         self._replica.emit(
             _append(
+                partition=self._replica.partition,
                 handle=event.handle,
                 batches=batches,
                 base_offset=base_offset,
@@ -206,13 +215,13 @@ class FollowerRole:
         """
         log = self._replica.log
         if log.learn_high_watermark(self._leader_high_watermark):
-            self._replica.emit(fx.WAKE)
+            self._replica.parts.wake(self._replica.partition)
         if self._replica.stepping:
             return
         start = min(self._leader_log_start, log.high_watermark)
         if start > log.log_start_offset:
             # The next question tells the leader where our log begins, so it waits until that is so.
             log.outstanding += 1
-            self._replica.emit(fx.AdvanceLogStart(offset=start))
+            self._replica.emit(fx.AdvanceLogStart(partition=self._replica.partition, offset=start))
         else:
             self._ask()

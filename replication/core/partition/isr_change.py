@@ -104,7 +104,7 @@ class IsrChange:
             removing=tuple(node for node in versioned.record.isr if node not in isr),
         )
         self.pending = PendingChange(proposal, joining)
-        self._replica.emit(proposal)
+        self._replica.parts.propose(self._replica.partition, proposal)
         return self.pending
 
     def on_tick(self) -> None:
@@ -154,7 +154,7 @@ class IsrChange:
 
     def _look_again(self, pending: PendingChange) -> None:
         pending.retry_at = self._replica.now + self._replica.settings.isr_retry_backoff
-        self._replica.emit(fx.ReadRecord())
+        self._replica.parts.read_again(fx.ReadRecord(partition=self._replica.partition))
 
     def _install(self, record: PartitionRecord, version: int) -> None:
         known = self._replica.versioned
@@ -172,4 +172,4 @@ class IsrChange:
             self.pending = None
         elif self.pending.retry_at is not None:
             self.pending.retry_at = None
-            self._replica.emit(self.pending.proposal)
+            self._replica.parts.propose(self._replica.partition, self.pending.proposal)

@@ -83,9 +83,11 @@ class LeaderRole:
         log.epochs.assign(self.epoch, self.epoch_start)
         log.outstanding += 1
         start = log.epochs.entries[-1].start_offset
-        self._replica.emit(fx.AssignEpoch(epoch=self.epoch, start_offset=start))
+        partition = self._replica.partition
+        self._replica.emit(fx.AssignEpoch(partition=partition, epoch=self.epoch, start_offset=start))
         self._replica.emit(
             fx.RoleChanged(
+                partition=partition,
                 role=self.name,
                 leader=self._replica.node_id,
                 leader_epoch=self.epoch,
@@ -161,7 +163,13 @@ class LeaderRole:
         batch = _placed(event.batch, base_offset, self.epoch)
         log.expect((batch,), self.epoch)
         self._replica.emit(
-            _append(handle=event.handle, batches=(batch,), base_offset=base_offset, leader_epoch=self.epoch)
+            _append(
+                partition=self._replica.partition,
+                handle=event.handle,
+                batches=(batch,),
+                base_offset=base_offset,
+                leader_epoch=self.epoch,
+            )
         )
         self._park(event, base_offset, log.next_offset)
 
@@ -205,7 +213,8 @@ class LeaderRole:
         leader: int = -1,
         leader_epoch: int = -1,
     ) -> None:
-        self._replica.emit(
+        self._replica.parts.replied(
+            self._replica.partition,
             _reply_produce(
                 request_id=request_id,
                 error=error,
@@ -213,13 +222,13 @@ class LeaderRole:
                 log_start_offset=self._replica.log.log_start_offset,
                 leader=leader,
                 leader_epoch=leader_epoch,
-            )
+            ),
         )
 
     def on_appended(self) -> None:
         self._complete_written()
         self.advance()
-        self._replica.emit(fx.WAKE)
+        self._replica.parts.wake(self._replica.partition)
 
     # Fetch
 
@@ -417,7 +426,7 @@ class LeaderRole:
         if value != known:
             log.high_watermark = value
             self._complete_produce()
-            self._replica.emit(fx.WAKE)
+            self._replica.parts.wake(self._replica.partition)
 
     def on_tick(self) -> None:
         replica = self._replica
@@ -505,7 +514,7 @@ class LeaderRole:
         self.advance()
         self._complete_produce()
         self.deletions.complete()
-        self._replica.emit(fx.WAKE)
+        self._replica.parts.wake(self._replica.partition)
 
     def on_log_start_advanced(self) -> None:
         self.on_log_start_raised()
@@ -513,7 +522,7 @@ class LeaderRole:
     def on_log_start_raised(self) -> None:
         """Followers must learn of it, and requests may have waited for it."""
         self.deletions.complete()
-        self._replica.emit(fx.WAKE)
+        self._replica.parts.wake(self._replica.partition)
 
     def latest_offset(self, *, read_committed: bool = False) -> tuple[ErrorCode, int]:
         """The end of what consumers may read; not to be trusted before it reaches this epoch (KIP-207).

@@ -1,6 +1,7 @@
 """One replica of one partition on one node: the machine that the node and the simulator drive.
 
-Events and a clock reading go in, effects come out; nothing else is read. A replica is `closed` until its log is
+Events and a clock reading go in; calls of the parts around it and effects for the driver come out; nothing else is
+read. A replica is `closed` until its log is
 open, then leader or follower as the partition's record says. A new leader epoch is entered only when the log has
 reported every effect asked for in the old one: meanwhile nothing new is accepted, so the ends of the log on both
 sides of the change are facts and not guesses.
@@ -21,6 +22,7 @@ from . import events as ev
 from .follower import FollowerRole
 from .leader import LeaderRole
 from .log_state import LogState
+from .parts import Parts
 
 
 @attrs.frozen(kw_only=True)
@@ -32,12 +34,20 @@ class ReplicaSettings:
 
 
 class Replica:
-    """See the module's text. `step` is the only way in; the attributes are for reading."""
+    """See the module's text. `step`, `fetch` and `follow` are the ways in; the attributes are for reading."""
 
     def __init__(
-        self, partition: PartitionId, node_id: int, incarnation: int, settings: ReplicaSettings | None = None
+        self,
+        partition: PartitionId,
+        node_id: int,
+        incarnation: int,
+        parts: Parts,
+        settings: ReplicaSettings | None = None,
     ) -> None:
         self.partition = partition
+        self.parts = parts
+        self.emit = parts.emit
+        """For the roles: an effect for the driver."""
         self.node_id = node_id
         self.incarnation = incarnation
         self.settings = settings or ReplicaSettings()
@@ -57,7 +67,6 @@ class Replica:
         self._role: LeaderRole | FollowerRole | None = None
         self._led: LeaderRole | None = None
         """The last role that led: what it has proposed may yet be stored."""
-        self._effects: list[fx.Effect] = []
         self._proposals = 0
 
     @property
@@ -101,51 +110,37 @@ class Replica:
         self.wants_tick = isinstance(role, LeaderRole) and not role.is_idle
         return self.wants_tick
 
-    def step(self, event: ev.Event, now: float) -> list[fx.Effect]:
-        """Handle one event at clock reading `now` (seconds, never going back); the effects in order."""
+    def step(self, event: ev.Event, now: float) -> None:
+        """Handle one event at clock reading `now` (seconds, never going back)."""
         self.now = now
         self.wants_tick = True
-        self._effects = []
         self._dispatch(event)
         # Asked here and not there: this is what every record costs several times.
         if self._waiting is not None:
             self._enter_waiting_epoch()
         if self._deleted:
             self._maybe_retire()
-        done, self._effects = self._effects, []
-        return done
 
-    def fetch(self, question: ev.Fetch, now: float) -> tuple[fx.FetchAnswer, list[fx.Effect]]:
-        """Answer a fetch at clock reading `now`; the effects are of what it says of the follower that asks."""
+    def fetch(self, question: ev.Fetch, now: float) -> fx.FetchAnswer:
+        """Answer a fetch at clock reading `now`; it also says how far the follower has come that asks."""
         self.now = now
         role = self._role
         if not isinstance(role, LeaderRole):
             leader, epoch = self.hint()
-            return fx.FetchAnswer(error=self._refusal(), news=True, leader=leader, leader_epoch=epoch), []
+            return fx.FetchAnswer(error=self._refusal(), news=True, leader=leader, leader_epoch=epoch)
         self.wants_tick = True
-        self._effects = []
-        answer = role.on_fetch(question)
         # A fetch reports nothing of the log: no epoch that waits for it can be entered now, and nothing retires.
-        done, self._effects = self._effects, []
-        return answer, done
+        return role.on_fetch(question)
 
-    def follow(self, question: ev.Fetch, now: float) -> list[fx.Effect] | None:
+    def follow(self, question: ev.Fetch, now: float) -> bool:
         """Take a fetch that has just come, if nothing but a high watermark can be news to its sender.
 
-        The effects are of what it says of that follower. None: `fetch` is to answer it.
+        False: `fetch` is to answer it.
         """
         self.now = now
         role = self._role
-        self._effects = []
-        if not isinstance(role, LeaderRole) or not role.on_follow(question):
-            return None
         # A member that has everything leaves nothing for a `Tick` to do that there was not before.
-        done, self._effects = self._effects, []
-        return done
-
-    def emit(self, effect: fx.Effect) -> None:
-        """For the roles: add an effect to this step."""
-        self._effects.append(effect)
+        return isinstance(role, LeaderRole) and role.on_follow(question)
 
     def hint(self) -> tuple[int, int]:
         """(leader, leader epoch) as known to this replica, for peers that ask the wrong node."""
@@ -232,21 +227,23 @@ class Replica:
             return
         leader, epoch = self.hint()
         error = self._refusal()
-        self.emit(
+        self.parts.replied(
+            self.partition,
             fx.ReplyProduce(
                 request_id=event.request_id,
                 error=error,
                 leader=leader,
                 leader_epoch=epoch,
                 message=self.failure,
-            )
+            ),
         )
 
     def _on_admit(self, event: ev.Admit) -> None:
         if isinstance(self._role, LeaderRole) and self._waiting is None:
             self._role.gate.admit(event)
         else:
-            self.emit(fx.Admission(request_id=event.request_id, error=self._refusal()))
+            refused = fx.Admission(request_id=event.request_id, error=self._refusal())
+            self.parts.admitted(self.partition, refused)
 
     def _on_delete_records(self, event: ev.DeleteRecords) -> None:
         if isinstance(self._role, LeaderRole) and self._waiting is None:
@@ -254,14 +251,15 @@ class Replica:
             return
         leader, epoch = self.hint()
         error = self._refusal()
-        self.emit(
+        self.parts.deletion_replied(
+            self.partition,
             fx.ReplyDeleteRecords(
                 request_id=event.request_id,
                 error=error,
                 leader=leader,
                 leader_epoch=epoch,
                 message=self.failure,
-            )
+            ),
         )
 
     def _on_truncated(self, event: ev.Truncated) -> None:
@@ -345,7 +343,7 @@ class Replica:
         else:
             # Only now: an older record, or a log that still has work, must not cost a replica its data (KIP-570).
             moved = former is not None and self.node_id in former.record.replicas
-            self.emit(fx.Retire(leader_epoch=record.leader_epoch, moved=moved))
+            self.parts.retire(self.partition, fx.Retire(leader_epoch=record.leader_epoch, moved=moved))
         if self._role is not None:
             self._role.enter()
 
@@ -367,7 +365,7 @@ class Replica:
     def _maybe_retire(self) -> None:
         if self._deleted and not self.log.outstanding and not self._retired:
             self._retired = True
-            self.emit(fx.Retire(leader_epoch=self.leader_epoch))
+            self.parts.retire(self.partition, fx.Retire(leader_epoch=self.leader_epoch))
 
     def _leave_role(self, error: ErrorCode) -> None:
         """Answer all that is parked, under the old role (Z39: nothing parked outlives its leader epoch)."""
@@ -376,4 +374,4 @@ class Replica:
             self._led = role
         if role is not None:
             role.leave(error)
-        self.emit(fx.WAKE)
+        self.parts.wake(self.partition)

@@ -126,7 +126,8 @@ class TransactionGate:
             self._role.replica.emit(fx.KeepBatch(event.handle))
 
     def _ask(self, producer_id: int, asked: _Asked, delay: float = 0.0) -> None:
-        self._role.replica.emit(
+        self._role.replica.parts.add(
+            self._role.replica.partition,
             fx.AddToTransaction(
                 transactional_id=asked.tag.transactional_id,
                 producer_id=producer_id,
@@ -135,7 +136,7 @@ class TransactionGate:
                 attempt=asked.attempt,
                 verify_only=asked.tag.version < 2,
                 delay=delay,
-            )
+            ),
         )
 
     def may_begin(self, event: ev.Produce) -> bool:
@@ -191,7 +192,9 @@ class TransactionGate:
 
     def _refuse(self, event: _Waiting, error: ErrorCode) -> None:
         if isinstance(event, ev.Admit):
-            self._role.replica.emit(fx.Admission(request_id=event.request_id, error=error))
+            self._role.replica.parts.admitted(
+                self._role.replica.partition, fx.Admission(request_id=event.request_id, error=error)
+            )
         else:
             self._role.reply(event.request_id, error)
 

@@ -23,7 +23,6 @@ from ...core.broker.effects import (
     Fail,
     GroupNoted,
     IsrSettled,
-    Job,
     LogDamaged,
     LogsGathered,
     ReadKeys,
@@ -181,14 +180,10 @@ class Hosting(World, ABC):
             self.obey(node, broker.tick(node.clock(self.now)))
             self.arm(node)
 
-    def _job(self, node: Node, job: Job) -> None:
-        action = _ACTIONS.get(type(job.effect))
-        if action is not None:
-            action(self, node.hosts[job.partition], job.effect)
-
     # The log
 
-    def _enqueue(self, host: Host, job: LogJob) -> None:
+    def _enqueue(self, node: Node, job: LogJob) -> None:
+        host = node.hosts[job.partition]
         if isinstance(job, fx.Truncate):
             self.truncations += 1
             if not job.restart:
@@ -445,8 +440,11 @@ class Hosting(World, ABC):
     def _isr_settled(self, node: Node, effect: IsrSettled) -> None:
         """The oracle looks at what is stored, and not at what is told of it."""
 
-    def _read_record(self, host: Host, effect: fx.ReadRecord) -> None:
-        self.read_store(host.node)
+    def _read_record(self, node: Node, effect: fx.ReadRecord) -> None:
+        self.read_store(node)
+
+    def _held(self, node: Node, effect: fx.KeepBatch | fx.DropBatch) -> None:
+        """A batch holds no memory of a request here."""
 
     def _logs_gathered(self, node: Node, effect: LogsGathered) -> None:
         if node.controller is not None:
@@ -465,18 +463,20 @@ class Hosting(World, ABC):
     def _ask_outside(self, node: Node, effect: AskOutside) -> None:
         self.transactions.ask_store(node, effect)
 
-    def _role_changed(self, host: Host, effect: fx.RoleChanged) -> None:
+    def _role_changed(self, node: Node, effect: fx.RoleChanged) -> None:
+        host = node.hosts[effect.partition]
         if effect.role == "leader":
             self.coordinators.leads(host, effect.leader_epoch)
         if self.trace.keep:
             self.note(f"{host.name} is {effect.role} of epoch {effect.leader_epoch}: {effect.reason}")
 
-    def _cut_refused(self, host: Host, effect: fx.CutRefused) -> None:
+    def _cut_refused(self, node: Node, effect: fx.CutRefused) -> None:
         """No leader of a correct protocol lacks what was committed."""
-        require(False, "S7", f"{host.name} would have to drop what is committed: {effect}")
+        name = node.hosts[effect.partition].name
+        require(False, "S7", f"{name} would have to drop what is committed: {effect}")
 
 
-_ACTIONS: dict[type, Callable[..., None]] = {
+_EFFECTS: dict[type, Callable[..., None]] = {
     fx.Append: Hosting._enqueue,
     fx.AssignEpoch: Hosting._enqueue,
     fx.Truncate: Hosting._enqueue,
@@ -484,10 +484,8 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     fx.ReadRecord: Hosting._read_record,
     fx.RoleChanged: Hosting._role_changed,
     fx.CutRefused: Hosting._cut_refused,
-}
-
-_EFFECTS: dict[type, Callable[..., None]] = {
-    Job: Hosting._job,
+    fx.KeepBatch: Hosting._held,
+    fx.DropBatch: Hosting._held,
     CreateLog: Hosting._create,
     DeleteLog: Hosting._delete,
     SetLogAside: Hosting._set_aside,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...core import messages as m
 from ...core.broker import effects as fx
-from ...core.partition import effects as partition_fx
+from ...core.partition.effects import FetchNext
 from ...core.types import PartitionId
 from ..errors import require
 from ..world.node import Node
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 FETCH_BACKOFF = 0.3
 """The simulated `replica_fetch_backoff`, by the clock of the node that asks."""
-ASKS = frozenset((partition_fx.FetchNext, partition_fx.StopFetch))
-"""What replicas say of what they want to know."""
 _ROUNDING = 1e-6
 
 
@@ -30,13 +28,14 @@ class Pauses:
         self._partitions: dict[tuple[int, int, PartitionId], float] = {}
         self._peers: dict[tuple[int, int, int, str], float] = {}
 
-    def wants(self, node: Node, partition: PartitionId, effect: partition_fx.Effect) -> None:
-        """A replica asks for what comes next, perhaps after a failure, or does not want to know any more."""
-        key = node.id, node.process, partition
-        if isinstance(effect, partition_fx.FetchNext):
-            self._partitions[key] = self._now(node) + FETCH_BACKOFF if effect.delayed else 0.0
-        elif isinstance(effect, partition_fx.StopFetch):
-            self._partitions.pop(key, None)
+    def wants(self, node: Node, partition: PartitionId, question: FetchNext) -> None:
+        """A replica asks for what comes next, perhaps after a failure."""
+        pause = self._now(node) + FETCH_BACKOFF if question.delayed else 0.0
+        self._partitions[node.id, node.process, partition] = pause
+
+    def stops(self, node: Node, partition: PartitionId) -> None:
+        """A replica does not want to know any more."""
+        self._partitions.pop((node.id, node.process, partition), None)
 
     def asking(self, node: Node, peer: Node, ask: fx.Ask, under_way: Iterable[fx.Ask]) -> None:
         """A question goes out; `under_way`: those to the same peer that are neither answered nor given up."""

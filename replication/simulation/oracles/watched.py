@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import attrs
 
 from ...core.broker.context import BrokerSettings, Context
+from ...core.broker.coordination.shards import ShardKind
 from ...core.broker.machine import Broker
 from ...core.broker.ports import COLD, Cold, LogRange, LogReadError
 from ...core.errors import ErrorCode
 from ...core.partition import effects as fx
 from ...core.partition import events as ev
+from ...core.partition.parts import Parts
 from ...core.partition.replica import Replica
 from ...core.types import PartitionId
 from ..driver.coordinators import WALL, BatchMaker
-from ..faults.pauses import ASKS
 from ..world.disk import LEFT_OUT, WHOLE, Stored
 
 if TYPE_CHECKING:
@@ -39,6 +43,8 @@ class WatchedContext(Context):
         super().__init__(node.id, node.incarnation, settings, ModelLogs(cluster, node), batches)
         self.wall_distance = WALL
         self.asked_in: int | None = None
+        self._calls: list[tuple[str, tuple[Any, ...]]] = []
+        """The calls of the current step of a replica: the name in `Parts`, and the arguments."""
         self._proposed_in: dict[tuple[Replica, int], int] = {}
         """The leader epoch of each ISR change whose outcome has not been told."""
         self._cluster = cluster
@@ -50,41 +56,29 @@ class WatchedContext(Context):
         return host.replica
 
     def step_replica(self, partition: PartitionId, event: ev.Event) -> None:
-        for effect in self.offer(partition, event):
-            self.routes[type(effect)](partition, effect)
-
-    def offer(self, partition: PartitionId, event: ev.Event) -> list[fx.Effect]:
+        assert not self._calls, "a part has called the replica back in the middle of its step"
         host = self._node.hosts[partition]
         replica = self.replicas[partition]
         if isinstance(event, _ISR_OUTCOMES):
             self.asked_in = self._proposed_in.pop((replica, event.proposal_id), None)
         before = self._cluster.oracle.before(host, event, self.asked_in)
         self.asked_in = None
-        effects = replica.step(event, self.now)
-        self._note(host, event, len(effects))
+        replica.step(event, self.now)
+        self._note(host, event)
         self._cluster.oracle.after(host, event, before)
-        for effect in effects:
-            if isinstance(effect, fx.ProposeIsr):
-                self._cluster.oracle.proposed(host, effect)
-                self._proposed_in[replica, effect.proposal_id] = effect.record.leader_epoch
-            elif type(effect) in ASKS:
-                self._cluster.pauses.wants(self._node, partition, effect)
-        return effects
+        self._look_at_calls(host, replica)
 
     def ask_replica(self, partition: PartitionId, question: ev.Fetch) -> fx.FetchAnswer:
         if partition not in self.replicas:
             return super().ask_replica(partition, question)
         host = self._node.hosts[partition]
         before = self._cluster.oracle.before(host, question, None)
-        answer, effects = self.replicas[partition].fetch(question, self.now)
-        self._note(host, question, len(effects))
+        replica = self.replicas[partition]
+        answer = replica.fetch(question, self.now)
+        self._note(host, question)
         counts = answer.error == ErrorCode.NONE and answer.diverging is None
         self._cluster.oracle.after(host, question, before, counts=counts)
-        for effect in effects:
-            if isinstance(effect, fx.ProposeIsr):
-                self._cluster.oracle.proposed(host, effect)
-                self._proposed_in[self.replicas[partition], effect.proposal_id] = effect.record.leader_epoch
-            self.routes[type(effect)](partition, effect)
+        self._look_at_calls(host, replica)
         return answer
 
     def follow_replica(self, partition: PartitionId, question: ev.Fetch) -> bool:
@@ -92,13 +86,12 @@ class WatchedContext(Context):
             return False
         host = self._node.hosts[partition]
         before = self._cluster.oracle.before(host, question, None)
-        effects = self.replicas[partition].follow(question, self.now)
-        if effects is None:
+        replica = self.replicas[partition]
+        if not replica.follow(question, self.now):
             return False
-        self._note(host, question, len(effects))
+        self._note(host, question)
         self._cluster.oracle.after(host, question, before, counts=True)
-        for effect in effects:
-            self.routes[type(effect)](partition, effect)
+        self._look_at_calls(host, replica)
         return True
 
     def ticked(self) -> None:
@@ -106,14 +99,43 @@ class WatchedContext(Context):
         for partition in self.replicas:
             self._cluster.oracle.ticked(self._node.hosts[partition])
 
-    def _note(self, host: Host, event: ev.Event | ev.Fetch, effects: int) -> None:
+    def watch_calls(self) -> None:
+        """Note from now on each call of a replica."""
+        self.parts = Parts(
+            **{
+                each.name: self._noting(each.name, getattr(self.parts, each.name))
+                for each in attrs.fields(Parts)
+            }
+        )
+
+    def _noting(self, name: str, call: Callable[..., None]) -> Callable[..., None]:
+        def noted(*arguments: Any) -> None:
+            self._calls.append((name, arguments))
+            call(*arguments)
+
+        return noted
+
+    def _look_at_calls(self, host: Host, replica: Replica) -> None:
+        """Tell the oracle and the pauses of the calls of a step."""
+        calls, self._calls = self._calls, []
+        for name, arguments in calls:
+            if name == "propose":
+                proposal = arguments[1]
+                self._cluster.oracle.proposed(host, proposal)
+                self._proposed_in[replica, proposal.proposal_id] = proposal.record.leader_epoch
+            elif name == "want":
+                self._cluster.pauses.wants(self._node, *arguments)
+            elif name == "stop":
+                self._cluster.pauses.stops(self._node, *arguments)
+
+    def _note(self, host: Host, event: ev.Event | ev.Fetch) -> None:
         cluster, replica = self._cluster, host.replica
         assert replica is not None
         cluster.events += 1
         log = replica.log
         cluster.trace.step(
             f"{cluster.now:.6f} {host.name} {type(event).__name__} {log.log_end_offset} {log.high_watermark} "
-            f"{replica.leader_epoch} {effects}"
+            f"{replica.leader_epoch} {len(self._calls)}"
         )
         if cluster.random.random() < KEEP_HIGH_WATERMARK:
             host.disk.high_watermark = log.high_watermark
@@ -123,6 +145,12 @@ class WatchedBroker(Broker):
     """See the module's text."""
 
     context: WatchedContext
+
+    def __init__(
+        self, context: WatchedContext, seed: bytes, kinds: Sequence[ShardKind] | None = None
+    ) -> None:
+        super().__init__(context, seed, kinds)
+        context.watch_calls()
 
     def tick_replicas(self) -> None:
         """Every leader has to have looked who lags, also those that wanted no tick."""

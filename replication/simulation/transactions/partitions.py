@@ -14,6 +14,7 @@ from ...core.messages import transactions as tm
 from ...core.messages.admin import PartitionName
 from ...core.partition import effects as fx
 from ...core.partition import events as ev
+from ...core.partition.parts import Parts
 from ...core.partition.producers import ProducerTable
 from ...core.partition.replica import Replica
 from ...core.types import BatchMeta, EndedTransaction, EpochEntry, PartitionId
@@ -40,6 +41,8 @@ class Part:
     """False: the topic is deleted."""
     life: int = 0
     """Counts the processes that have led: what one has under way is nothing to the next."""
+    noted: list[object] = attrs.Factory(list)
+    """What the replica has asked for in this step."""
     is_known: bool = True
     """What the view says of that, a while later."""
 
@@ -51,7 +54,7 @@ class Part:
         """A process that knows what is in the log, and nothing else."""
         self.life, self.writing, self.end = self.life + 1, 0, end
         committed = 0 if end == 0 else self.replica.log.high_watermark
-        self.replica = Replica(PartitionId(*self.place), 1, 1)
+        self.replica = Replica(PartitionId(*self.place), 1, 1, self._parts())
         self.step(
             ev.Opened(
                 log_start_offset=0,
@@ -63,6 +66,16 @@ class Part:
             )
         )
         self.step(ev.NodesChanged(live={1: 1}))
+
+    def _parts(self) -> Parts:
+        def note(_: PartitionId, told: object) -> None:
+            self.noted.append(told)
+
+        def ignore(*arguments: object) -> None:
+            """The one replica follows nobody, and has nobody to add to its ISR."""
+
+        ignored: dict[str, Any] = dict.fromkeys((each.name for each in attrs.fields(Parts)), ignore)
+        return Parts(**ignored | {"emit": self.noted.append, "replied": note, "add": note})
 
     def crash(self) -> None:
         """The leader's process ends, and some of what it has not committed is lost; another one reads the log."""
@@ -137,7 +150,9 @@ class Part:
         world = self.world
         if not self.is_there:
             return
-        for effect in self.replica.step(event, world.now):
+        self.replica.step(event, world.now)
+        noted, self.noted = self.noted, []
+        for effect in noted:
             match effect:
                 case fx.Append(handle=handle, batches=batches):
                     (meta,) = batches

@@ -27,7 +27,6 @@ from ...coordination.contact import Contact
 from ...coordination.decisions import StateMachine
 from ...coordination.shard import Shard, ShardSettings
 from ...errors import ErrorCode
-from ...partition import effects as partition_fx
 from ...partition import events as partition_ev
 from ...partition.leader import LeaderRole
 from ...types import PartitionId
@@ -41,6 +40,7 @@ from .loading import Loading
 if TYPE_CHECKING:
     from ..context import Context
     from ..fetching.serving import Serving
+    from ..producing.producing import Producing
     from ..timers import Timer
 
 LATE = 0.05
@@ -117,8 +117,11 @@ class _Hosted:
 class Shards:
     """All shards of this node. Every entry from outside is a whole step; nothing of it may run within another."""
 
-    def __init__(self, context: Context, serving: Serving, kinds: tuple[ShardKind, ...]) -> None:
+    def __init__(
+        self, context: Context, serving: Serving, producing: Producing, kinds: tuple[ShardKind, ...]
+    ) -> None:
         self._context = context
+        self._producing = producing
         self._serving = serving
         self.kinds: Mapping[str, ShardKind] = {kind.topic: kind for kind in kinds}
         """By topic."""
@@ -470,9 +473,8 @@ class Shards:
                 hosted.is_faulty = True
                 context.emit(fx.ShardFaulty(partition, f"{problem!r} in {write.entries!r:.500}"))
             return refused(error=ErrorCode.UNKNOWN_SERVER_ERROR)
-        number, base = -next(self._ids), -1
         produce = partition_ev.Produce(
-            request_id=number,
+            request_id=-next(self._ids),
             acks=-1,
             batch=to_meta(batches.infos[0]),
             deadline=NEVER,
@@ -480,16 +482,11 @@ class Shards:
             leader_epoch=hosted.role.epoch,
             origin=partition_ev.Origin.COORDINATOR,
         )
-        error = ErrorCode.UNKNOWN_SERVER_ERROR
-        for effect in context.offer(partition, produce):
-            if isinstance(effect, partition_fx.Append) and effect.handle is batches:
-                base = effect.base_offset
-            elif isinstance(effect, partition_fx.ReplyProduce) and effect.request_id == number:
-                error = effect.error
-            context.routes[type(effect)](partition, effect)
-        if base < 0:
-            return refused(error=error)
-        return sev.Accepted(write_id=write.write_id, base_offset=base)
+        outcome: list[ErrorCode] = []
+        base_offset = self._producing.write(partition, produce, outcome.append)
+        if base_offset < 0:
+            return refused(error=outcome[0])
+        return sev.Accepted(write_id=write.write_id, base_offset=base_offset)
 
     def _activated(self, hosted: _Hosted) -> None:
         hosted.load_seconds = self._context.now - hosted.began

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .. import events as ev
     from ..context import Context
     from ..membership.peers import Peers
+    from ..producing.producing import Producing
     from .shards import Shards
 
 ASK_TIMEOUT = 5.0
@@ -91,22 +92,20 @@ def _decode(key: bytes | None, value: bytes | None) -> Decoded:
 class Transacting:
     """What this node does for transactions beside keeping their state."""
 
-    def __init__(self, context: Context, peers: Peers) -> None:
+    def __init__(self, context: Context, peers: Peers, producing: Producing) -> None:
         self._context = context
+        self._producing = producing
         self._peers = peers
         self._shards: Shards
         self._due: deque[Callable[[], None]] = deque()
         self.left: list[Callable[[], None]] = []
         """What the next turn is to do."""
         self._numbers = count(-_FIRST_NUMBER, -1)
-        self._marking: dict[int, Callable[[ErrorCode], None]] = {}
         self._admitting: dict[int, Callable[[ErrorCode], None]] = {}
         self._adding: dict[
             tuple[str, int, int, bool], list[tuple[PartitionId, partition_fx.AddToTransaction]]
         ] = {}
         """Partitions that are to belong to a transaction, or should belong to it; of each until the turn ends."""
-        context.routes[partition_fx.AddToTransaction] = self._add
-        context.routes[partition_fx.Admission] = self._admitted
         aborting = Aborting(context, peers, mark=self._mark, serve=self._serve, later=self._later)
         self.takes: dict[type, Callable[[Any, Callable[[Any], None]], None]] = {
             **dict.fromkeys(
@@ -230,7 +229,8 @@ class Transacting:
 
     # A partition is to belong to a transaction
 
-    def _add(self, partition: PartitionId, effect: partition_fx.AddToTransaction) -> None:
+    def add(self, partition: PartitionId, effect: partition_fx.AddToTransaction) -> None:
+        """A leader has a batch of a transaction to which its partition may not belong yet."""
         if effect.delay > 0:
             self._context.timers.call_at(
                 self._context.now + effect.delay, partial(self._join, partition, effect)
@@ -342,7 +342,8 @@ class Transacting:
             ),
         )
 
-    def _admitted(self, partition: PartitionId, effect: partition_fx.Admission) -> None:
+    def admitted(self, partition: PartitionId, effect: partition_fx.Admission) -> None:
+        """Whether offsets may be committed in a transaction."""
         decide = self._admitting.pop(effect.request_id)
         # Before anything else of this turn: no marker may come in between.
         self._due.appendleft(lambda: decide(effect.error))
@@ -434,7 +435,6 @@ class Transacting:
             timestamp_ms=context.wall_ms,
         )
         number = next(self._numbers)
-        self._marking[number] = told
         said = TransactionMarker(markers.committed, coordinator_epoch)
         produce = partition_ev.Produce(
             request_id=number,
@@ -445,11 +445,11 @@ class Transacting:
             origin=partition_ev.Origin.COORDINATOR,
             transaction=partition_ev.TransactionTag(markers.transactional_id, markers.version),
         )
-        for effect in context.offer(partition, produce):
-            if isinstance(effect, partition_fx.Append) and effect.handle is batches:
-                assert replica.leader is not None, "only a leader appends what it is asked to produce"
-                self._appended(partition, replica.leader, effect.base_offset, markers)
-            context.routes[type(effect)](partition, effect)
+        later = partial(self._tell_later, told)
+        offset = self._producing.write(partition, produce, later)
+        if offset >= 0:
+            assert replica.leader is not None, "only a leader appends what it is asked to produce"
+            self._appended(partition, replica.leader, offset, markers)
 
     def _appended(
         self, partition: PartitionId, role: LeaderRole, offset: int, markers: tm.TransactionMarkers
@@ -461,11 +461,8 @@ class Transacting:
             self._due.appendleft(lambda: self._shards.marked(partition, role, marker))
             self._context.is_unsettled = True
 
-    def replied(self, effect: partition_fx.ReplyProduce) -> None:
-        """Take the outcome of a marker; the outcomes of coordinators' other batches are not needed."""
-        told = self._marking.pop(effect.request_id, None)
-        if told is not None:
-            self._later(lambda: told(effect.error))
+    def _tell_later(self, told: Callable[[ErrorCode], None], error: ErrorCode) -> None:
+        self._later(lambda: told(error))
 
 
 _OF_COORDINATOR = {

@@ -78,7 +78,7 @@ class Following:
     def want(self, partition: PartitionId, effect: partition_fx.FetchNext) -> None:
         """A replica asks for its next records; after a failure only after its pause."""
         leader, ctx = self._assigned.get(partition) or self._assign(partition, effect.leader), self._ctx
-        # No replica may still wait for an answer of the former leader: a role ends with `StopFetch`.
+        # No replica may still wait for an answer of the former leader: a role ends with `Parts.stop`.
         assert leader.channel.peer == effect.leader, f"{partition} asks two leaders"
         pause = 0.0
         if effect.delayed:

@@ -40,7 +40,6 @@ class Gathering:
         self.doubted: Doubted = lambda *doubt: None
         self.throttle = Throttle(context.settings.leader_replication_throttled_rate)
         """Of what is sent to replicas that a reassignment adds."""
-        context.routes[fx.Truncate] = self._truncate
 
     def disconnected(self, connection: Hashable) -> None:
         """Nothing of a connection is in flight any more."""
@@ -192,15 +191,16 @@ class Gathering:
             self._warming.add((partition, offset))
             self._context.emit(Warm(partition, offset, max_bytes, limit_offset))
 
-    def _truncate(self, partition: PartitionId, effect: fx.Truncate) -> None:
-        """Ranges are sent by reference: a connection that has not sent all that is cut would send other bytes."""
-        offset = 0 if effect.restart else effect.offset
+    def truncate(self, effect: fx.Truncate) -> None:
+        """Cut a log, after the connections have ended that still have to send what goes. Ranges are sent by
+        reference: those would send other bytes.
+        """
+        partition, offset = effect.partition, 0 if effect.restart else effect.offset
         for connection, end in self._served.pop(partition, {}).items():
             if end > offset:
                 reason = f"{partition} is truncated to {offset} while its bytes were being sent"
                 self._context.emit(CloseConnection(connection, reason))
-        # After the connections have ended, and not before.
-        self._context.to_driver(partition, effect)
+        self._context.emit(effect)
 
 
 def _is_quiet(wanted: ev.Fetch, answer: fx.FetchAnswer) -> bool:

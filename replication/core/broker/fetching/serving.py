@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from ...errors import ErrorCode
 from ...making import maker, named
 from ...messages import READ_COMMITTED, FetchRequest, FetchResponse
-from ...partition import effects as fx
 from ...partition.events import Fetch
 from ...types import PartitionId
 from ..context import Context
@@ -64,12 +63,12 @@ class Serving:
         """Set by the part that waits for the proofs of fetches."""
         self._gathering = Gathering(context, lambda partition: self._look_again((partition,)))
         self.throttle = self._gathering.throttle
+        self.truncate = self._gathering.truncate
         self.on_followed: Callable[[int, float, Mapping[PartitionId, int]], None] | None = None
         """Called for each follower request that continues from an answer, with the node, the mark of that answer,
         and the partitions with new questions and their leader epochs."""
         self._followers: dict[int, dict[Inquiry, None]] = {}
         """Sessions of followers, by node id."""
-        context.routes[fx.Wake] = lambda partition, effect: self.wake(partition)
 
     def on_doubt(self, doubted: Doubted) -> None:
         """Set the callback for damage that a follower, a client or a read of this node finds."""

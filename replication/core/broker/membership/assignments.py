@@ -54,8 +54,6 @@ class Assignments:
         self._configs: dict[str, TopicConfig] = {}
         self._awaiting: dict[PartitionId, None] = {}
         """Partitions that asked for another reading: they receive their record although it has not changed."""
-        context.routes[fx.Retire] = self._retire
-        context.routes[fx.ReadRecord] = self._read_again
 
     def found(self, event: LogFound) -> None:
         """A log of an earlier process; whether its replica leads or follows, the store will say."""
@@ -179,7 +177,8 @@ class Assignments:
         assert replica.role == "closed", f"{partition} is in use"
         self._remove(partition, SetLogAside(partition, replica.failure))
 
-    def _retire(self, partition: PartitionId, effect: fx.Retire) -> None:
+    def retire(self, partition: PartitionId, effect: fx.Retire) -> None:
+        """A replica holds nothing for this node any more."""
         topic_id = self._context.topic_ids[partition]
         if effect.moved or topic_id in self._context.view.deleted:
             self._remove(partition, DeleteLog(partition))
@@ -210,11 +209,12 @@ class Assignments:
         self._serving.wake(partition)
         self._context.emit(effect)
 
-    def _read_again(self, partition: PartitionId, effect: fx.ReadRecord) -> None:
+    def read_again(self, effect: fx.ReadRecord) -> None:
+        """A replica wants its record, whether or not it has changed."""
         # Noted here and not where a change is proposed: a leader whose log was opened again takes over what its
         # earlier role had proposed, and proposes nothing by that.
-        self._awaiting[partition] = None
-        self._context.to_driver(partition, effect)
+        self._awaiting[effect.partition] = None
+        self._context.emit(effect)
 
     def _configure_logs(self) -> None:
         """Have the logs go by what their topics' settings have become."""

@@ -66,7 +66,6 @@ class Proposing:
         """Proposals whose keys are being read, or which are being written."""
         self._judged: list[list[Compare] | Settled] = []
         """The conditions of each current proposal by the read keys; empty while they are being read."""
-        context.routes[fx.ProposeIsr] = self.propose
 
     def propose(self, partition: PartitionId, proposal: fx.ProposeIsr) -> None:
         """Store a proposal, together with those of the same turn."""

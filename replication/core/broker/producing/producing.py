@@ -59,10 +59,10 @@ class Producing:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._ids = count(1)
-        self.of_coordinator: Callable[[partition_fx.ReplyProduce], None] = _nobody
-        """Receives the outcomes of batches that coordinators of this node wrote."""
         self._produces: dict[int, _Pending[m.ProduceResult]] = {}
         """Pending requests, by the number under which a replica answers its part."""
+        self._of_coordinators: dict[int, Callable[[ErrorCode], None]] = {}
+        """By the same, who hears of the outcome of a batch that a coordinator of this node writes."""
         self._deletions: dict[int, _Pending[m.DeleteRecordsResult]] = {}
 
     @property
@@ -175,7 +175,7 @@ class Producing:
     def replied(self, partition: PartitionId, effect: partition_fx.ReplyProduce) -> None:
         """Take the outcome of one partition of a produce request."""
         if effect.request_id < 0:
-            self.of_coordinator(effect)
+            self._of_coordinators.pop(effect.request_id)(effect.error)
             return
         self._add(
             self._produces.pop(effect.request_id),
@@ -190,6 +190,20 @@ class Producing:
                 message=effect.message,
             ),
         )
+
+    def write(
+        self, partition: PartitionId, batch: partition_ev.Produce, told: Callable[[ErrorCode], None]
+    ) -> int:
+        """Offer a coordinator's batch to the replica of its partition, under a number below 0.
+
+        The replica appends or refuses it within the call: the result is the base offset, or -1. `told` hears of the
+        outcome, once, perhaps within the call; it must not step the replica.
+        """
+        log = self._ctx.replicas[partition].log
+        base_offset = log.next_offset
+        self._of_coordinators[batch.request_id] = told
+        self._ctx.step_replica(partition, batch)
+        return base_offset if log.next_offset > base_offset else -1
 
     # Delete records
 
@@ -256,10 +270,6 @@ class Producing:
         assert pending.missing >= 0, "a partition is answered once"
         if pending.missing == 0:
             self._ctx.emit(named(fx.Reply, (pending.request, _response(pending.results))))
-
-
-def _nobody(effect: partition_fx.ReplyProduce) -> None:
-    """Ignore outcomes on a node without coordinators."""
 
 
 def _tag(said: m.ProduceTransaction) -> partition_ev.TransactionTag:

@@ -24,6 +24,7 @@ from insync.replication.core.control.topics import TopicConfig
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.partition import effects as partition_fx
 from insync.replication.core.partition import events as partition_ev
+from insync.replication.core.partition.parts import Parts
 from insync.replication.core.types import PartitionId, TransactionMarker
 
 ME = 1
@@ -115,10 +116,12 @@ class Desk:
         )
         self.channels = Channels(self.ctx)
         self.following = Following(self.ctx, self.channels)
-        self.ctx.routes[partition_fx.FetchNext] = self.following.want
-        self.ctx.routes[partition_fx.StopFetch] = lambda partition, effect: self.following.stop(partition)
+        # There are no other parts here.
+        nobody = dict.fromkeys((each.name for each in attrs.fields(Parts)), lambda *told: None)
+        asking = {"emit": self.ctx.emit, "want": self.following.want, "stop": self.following.stop}
+        self.ctx.parts = Parts(**nobody | asking)
         self.effects: list[fx.Effect] = []
-        self.jobs: list[fx.Job] = []
+        self.jobs: list[partition_fx.Append] = []
         self._on: dict[type, Callable[..., None]] = {
             ev.Connected: self.channels.on_connected,
             ev.DialFailed: self.channels.on_dial_failed,
@@ -176,8 +179,7 @@ class Desk:
         """The oldest append of a partition is done."""
         job = next(job for job in self.jobs if job.partition == partition)
         self.jobs.remove(job)
-        assert isinstance(job.effect, partition_fx.Append)
-        end = job.effect.batches[-1].next_offset
+        end = job.batches[-1].next_offset
         return self.tell(ev.Report(partition, partition_ev.Appended(log_end_offset=end)))
 
     def connect(self, connection: str = "c", *, hands_over_files: bool = False) -> m.FetchRequest:
@@ -210,11 +212,7 @@ class Desk:
     def _settled(self) -> list[fx.Effect]:
         self.following.settle()
         self.effects = self.ctx.take_effects()
-        self.jobs += [
-            each
-            for each in self.effects
-            if isinstance(each, fx.Job) and isinstance(each.effect, partition_fx.Append)
-        ]
+        self.jobs += [each for each in self.effects if isinstance(each, partition_fx.Append)]
         return self.effects
 
 

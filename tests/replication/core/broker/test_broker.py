@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from insync.replication.core.broker.context import BrokerSettings, Context
-from insync.replication.core.broker.effects import Job
 from insync.replication.core.broker.events import Report
 from insync.replication.core.broker.machine import Broker
 from insync.replication.core.broker.ports import COLD, Cold, LogRange
@@ -42,22 +42,19 @@ def lead(broker: Broker) -> None:
     broker.step(Report(PARTITION, ev.EpochAssigned()), 1.0)
 
 
-def test_what_no_part_takes_is_a_job_of_the_driver_in_order(broker: Broker) -> None:
+def test_the_driver_has_what_logs_are_to_do_in_order(broker: Broker) -> None:
     broker.context.new_replica(PARTITION)
     broker.step(Report(PARTITION, OPENED), 1.0)
     effects = broker.step(Report(PARTITION, ev.RecordChanged(versioned=Versioned(record(), 1))), 2.0)
-    assert [type(job.effect) for job in effects if isinstance(job, Job)] == [
-        fx.AssignEpoch,
-        fx.RoleChanged,
-    ]
-    assert {job.partition for job in effects if isinstance(job, Job)} == {PARTITION}
+    assert [type(effect) for effect in effects] == [fx.AssignEpoch, fx.RoleChanged]
+    assert {effect.partition for effect in effects} == {PARTITION}
     assert broker.context.now == 2.0
     assert broker.context.take_effects() == []
 
 
-def test_a_part_takes_what_it_has_put_itself_down_for(broker: Broker) -> None:
+def test_a_replica_calls_the_parts_around_it(broker: Broker) -> None:
     woken: list[PartitionId] = []
-    broker.context.routes[fx.Wake] = lambda partition, effect: woken.append(partition)
+    broker.context.parts = attrs.evolve(broker.context.parts, wake=woken.append)
     lead(broker)
     assert set(woken) == {PARTITION}
 
@@ -66,7 +63,7 @@ def test_a_report_of_a_replica_that_has_gone_is_ignored(broker: Broker) -> None:
     assert broker.step(Report(PARTITION, ev.Appended(log_end_offset=3)), 1.0) == []
 
 
-def test_a_fetch_is_answered_by_value_and_its_effects_are_routed(broker: Broker) -> None:
+def test_a_fetch_is_answered_by_value(broker: Broker) -> None:
     lead(broker)
     question = ev.Fetch(
         replica_id=B,
@@ -86,13 +83,15 @@ def test_a_tick_runs_what_is_due(broker: Broker) -> None:
     assert broker.deadline == 0.0
     assert broker.tick(2.0) == []
     assert broker.deadline == 3.0, "replicas are told that time has passed once a second"
-    broker.context.timers.call_at(2.5, lambda: broker.context.emit(Job(PARTITION, fx.ReadRecord())))
+    broker.context.timers.call_at(2.5, lambda: broker.context.emit(fx.ReadRecord(partition=PARTITION)))
     assert broker.deadline == 2.5
     assert broker.tick(2.4) == []
-    assert broker.tick(2.5) == [Job(PARTITION, fx.ReadRecord())]
+    assert broker.tick(2.5) == [fx.ReadRecord(partition=PARTITION)]
 
 
 def test_time_passes_for_every_replica(broker: Broker) -> None:
+    replied: list[fx.ReplyProduce] = []
+    broker.context.parts = attrs.evolve(broker.context.parts, replied=lambda _, reply: replied.append(reply))
     lead(broker)
     broker.tick(2.0)
     now = 2.0
@@ -100,8 +99,6 @@ def test_time_passes_for_every_replica(broker: Broker) -> None:
         request_id=1, acks=-1, batch=BatchMeta(0, 1, -1, 100), deadline=10.0, handle=None, leader_epoch=1
     )
     broker.step(Report(PARTITION, produced), now)
-    replied: list[fx.ReplyProduce] = []
-    broker.context.routes[fx.ReplyProduce] = lambda _, effect: replied.append(effect)
     while not replied and now < 20.0:
         now = broker.deadline
         broker.tick(now)

@@ -15,6 +15,7 @@ from insync.replication.core.partition.epochs import EpochCache
 from insync.replication.core.partition.log_state import LogState
 from insync.replication.core.types import BatchMeta, EpochEnd, EpochEntry
 
+from .alone import PARTITION, WAKE
 from .test_follower import fetched, follower
 from .test_isr_change import A, B, C, Lead, proposals, record
 from .test_replica import newer
@@ -30,7 +31,7 @@ class Deleting(Lead):
             if node != A:
                 self.fetch_from(node, 10, 0)
 
-    def fetch_from(self, node: int, offset: int, start: int) -> list[fx.Effect]:
+    def fetch_from(self, node: int, offset: int, start: int) -> list[object]:
         return self.question_answered(
             ev.Fetch(
                 replica_id=node,
@@ -43,11 +44,11 @@ class Deleting(Lead):
             )
         )
 
-    def delete(self, offset: int, request: int = 1) -> list[fx.Effect]:
+    def delete(self, offset: int, request: int = 1) -> list[object]:
         return self.step(ev.DeleteRecords(request_id=request, offset=offset, deadline=5.0))
 
 
-def told(effects: list[fx.Effect]) -> dict[int, tuple[ErrorCode, int]]:
+def told(effects: list[object]) -> dict[int, tuple[ErrorCode, int]]:
     return {
         effect.request_id: (effect.error, effect.low_watermark)
         for effect in effects
@@ -55,7 +56,7 @@ def told(effects: list[fx.Effect]) -> dict[int, tuple[ErrorCode, int]]:
     }
 
 
-def advanced(effects: list[fx.Effect]) -> list[int]:
+def advanced(effects: list[object]) -> list[int]:
     return [effect.offset for effect in effects if isinstance(effect, fx.AdvanceLogStart)]
 
 
@@ -128,7 +129,7 @@ def test_nobody_joins_who_still_holds_what_is_deleted() -> None:
 
 def test_a_raised_log_start_is_news_to_followers_and_ends_reads_below_it() -> None:
     lead = Deleting()
-    assert any(isinstance(e, fx.Wake) for e in lead.step(ev.LogStartRaised(log_start_offset=4)))
+    assert any(e == WAKE for e in lead.step(ev.LogStartRaised(log_start_offset=4)))
     lead.fetch_from(B, 10, 0)
     answer = lead.answer
     assert (answer.news, answer.log_start_offset) == (True, 4)
@@ -141,31 +142,31 @@ def test_a_raised_log_start_is_news_to_followers_and_ends_reads_below_it() -> No
 
 def test_a_follower_copies_the_log_start_before_it_asks_on() -> None:
     replica = follower()
-    effects = replica.step(fetched(10, high_watermark=10, log_start_offset=6), 0.0)
+    effects = replica.tell(fetched(10, high_watermark=10, log_start_offset=6), 0.0)
     assert advanced(effects) == [6]
     assert not [e for e in effects if isinstance(e, fx.FetchNext)]
-    effects = replica.step(ev.LogStartAdvanced(log_start_offset=6), 0.0)
+    effects = replica.tell(ev.LogStartAdvanced(log_start_offset=6), 0.0)
     (asked,) = [e for e in effects if isinstance(e, fx.FetchNext)]
     assert (asked.log_start_offset, asked.fetch_offset) == (6, 10)
 
 
 def test_a_follower_deletes_only_what_it_knows_to_be_committed() -> None:
     replica = follower()
-    assert advanced(replica.step(fetched(10, high_watermark=5, log_start_offset=6), 0.0)) == [5]
+    assert advanced(replica.tell(fetched(10, high_watermark=5, log_start_offset=6), 0.0)) == [5]
 
 
 def test_a_follower_whose_end_is_deleted_begins_again_inside_a_batch() -> None:
     replica = follower(end=2)
     out = fetched(2, error=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=5)
-    assert replica.step(out, 0.0) == [fx.Truncate(offset=5, restart=True)]
-    effects = replica.step(ev.Truncated(log_start_offset=5, log_end_offset=5, epochs=(), producers=()), 0.0)
+    assert replica.tell(out, 0.0) == [fx.Truncate(partition=PARTITION, offset=5, restart=True)]
+    effects = replica.tell(ev.Truncated(log_start_offset=5, log_end_offset=5, epochs=(), producers=()), 0.0)
     assert isinstance(effects[0], fx.FetchNext)
     assert (effects[0].fetch_offset, effects[0].last_fetched_epoch) == (5, -1)
     batch = BatchMeta(3, 5, 1, 100)
-    (append,) = replica.step(fetched(5, high_watermark=8, log_start_offset=5, batches=(batch,)), 0.0)
+    (append,) = replica.tell(fetched(5, high_watermark=8, log_start_offset=5, batches=(batch,)), 0.0)
     assert isinstance(append, fx.Append)
     assert append.base_offset == 3
-    replica.step(ev.Appended(log_end_offset=8), 0.0)
+    replica.tell(ev.Appended(log_end_offset=8), 0.0)
     assert replica.log.epochs.entries == (EpochEntry(1, 5),)
     assert (replica.log.log_start_offset, replica.log.high_watermark) == (5, 8)
 
@@ -173,20 +174,20 @@ def test_a_follower_whose_end_is_deleted_begins_again_inside_a_batch() -> None:
 @pytest.mark.parametrize(("base", "count"), [(3, 2), (6, 2), (2, 1)])
 def test_an_empty_log_takes_no_batch_that_does_not_hold_its_start(base: int, count: int) -> None:
     replica = follower(end=0)
-    replica.step(
+    replica.tell(
         ev.Opened(log_start_offset=5, log_end_offset=5, high_watermark=5, epochs=(), producers=()), 0.0
     )
-    effects = replica.step(fetched(5, batches=(BatchMeta(base, count, 1, 100),)), 0.0)
+    effects = replica.tell(fetched(5, batches=(BatchMeta(base, count, 1, 100),)), 0.0)
     assert not [e for e in effects if isinstance(e, fx.Append)]
 
 
 def test_what_the_leader_has_deleted_cannot_be_compared_so_none_of_it_is_kept() -> None:
     replica = follower(end=4)
-    effects = replica.step(fetched(4, diverging=EpochEnd(0, 2), log_start_offset=2), 0.0)
-    assert effects == [fx.Truncate(offset=2, restart=True)]
+    effects = replica.tell(fetched(4, diverging=EpochEnd(0, 2), log_start_offset=2), 0.0)
+    assert effects == [fx.Truncate(partition=PARTITION, offset=2, restart=True)]
     replica = follower(end=4)
-    effects = replica.step(fetched(4, diverging=EpochEnd(0, 3), log_start_offset=2), 0.0)
-    assert effects == [fx.Truncate(offset=3)]
+    effects = replica.tell(fetched(4, diverging=EpochEnd(0, 3), log_start_offset=2), 0.0)
+    assert effects == [fx.Truncate(partition=PARTITION, offset=3)]
 
 
 @pytest.mark.parametrize(("last_epoch", "diverges"), [(0, True), (1, False)])
@@ -205,8 +206,8 @@ def test_an_epoch_that_is_all_deleted_here_ends_nobody_knows_where(last_epoch: i
     assert (answer.diverging is not None) is diverges
     replica = follower(end=10)
     if answer.diverging is not None:
-        effects = replica.step(fetched(10, diverging=answer.diverging, log_start_offset=10), 0.0)
-        assert effects == [fx.Truncate(offset=10, restart=True)]
+        effects = replica.tell(fetched(10, diverging=answer.diverging, log_start_offset=10), 0.0)
+        assert effects == [fx.Truncate(partition=PARTITION, offset=10, restart=True)]
 
 
 def test_a_report_that_a_truncation_has_overtaken_is_not_heeded() -> None:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
-from insync.replication.core.partition.replica import Replica
-from insync.replication.core.types import BatchMeta, EpochEnd, EpochEntry, PartitionId
+from insync.replication.core.types import BatchMeta, EpochEnd, EpochEntry
 
+from .alone import PARTITION, WAKE, Alone
 from .test_follower import fetched, record
 
 LEADER_EPOCH = 5
@@ -38,10 +38,10 @@ class Own:
     def last_epoch(self) -> int:
         return self.epochs[-1] if self.kept else -1
 
-    def replica(self) -> Replica:
-        replica = Replica(PartitionId("t", 0), 2, 22)
+    def replica(self) -> Alone:
+        replica = Alone(2, 22)
         first = {self.epochs[offset]: offset for offset in reversed(self.kept)}
-        replica.step(
+        replica.tell(
             ev.Opened(
                 log_start_offset=self.start,
                 log_end_offset=self.end,
@@ -51,7 +51,7 @@ class Own:
             ),
             0.0,
         )
-        (_, _, asked) = replica.step(ev.RecordChanged(versioned=record(LEADER_EPOCH)), 0.0)
+        (_, _, asked) = replica.tell(ev.RecordChanged(versioned=record(LEADER_EPOCH)), 0.0)
         assert asked == self.question()
         return replica
 
@@ -118,9 +118,9 @@ def goes_on(own: Own, answer: ev.Fetched) -> bool:
     return True
 
 
-def judge(own: Own, answer: ev.Fetched) -> list[fx.Effect]:
+def judge(own: Own, answer: ev.Fetched) -> list[object]:
     """What a follower does, by KIP-320, KIP-595, KAFKA-9491, KAFKA-14704."""
-    restart = fx.Truncate(offset=answer.log_start_offset, restart=True)
+    restart = fx.Truncate(partition=PARTITION, offset=answer.log_start_offset, restart=True)
     if answer.error == ErrorCode.FENCED_LEADER_EPOCH:
         return []
     if answer.error == ErrorCode.OFFSET_OUT_OF_RANGE and 0 <= answer.log_end_offset < own.end:
@@ -140,6 +140,7 @@ def judge(own: Own, answer: ev.Fetched) -> list[fx.Effect]:
         first = answer.batches[0].base_offset
         return [
             fx.Append(
+                partition=PARTITION,
                 handle=None,
                 batches=answer.batches,
                 base_offset=first,
@@ -151,22 +152,26 @@ def judge(own: Own, answer: ev.Fetched) -> list[fx.Effect]:
     return learn(own, answer)
 
 
-def cut(own: Own, offset: int) -> list[fx.Effect]:
+def cut(own: Own, offset: int) -> list[object]:
     """No unclean election has taken place: what is committed stays."""
     if offset >= own.high_watermark:
-        return [fx.Truncate(offset=offset)]
+        return [fx.Truncate(partition=PARTITION, offset=offset)]
     refused = fx.CutRefused(
-        leader=1, leader_epoch=LEADER_EPOCH, offset=offset, high_watermark=own.high_watermark
+        partition=PARTITION,
+        leader=1,
+        leader_epoch=LEADER_EPOCH,
+        offset=offset,
+        high_watermark=own.high_watermark,
     )
     return [refused, own.question(delayed=True)]
 
 
-def learn(own: Own, answer: ev.Fetched) -> list[fx.Effect]:
+def learn(own: Own, answer: ev.Fetched) -> list[object]:
     known = max(own.high_watermark, min(answer.high_watermark, own.end))
-    effects: list[fx.Effect] = [fx.Wake()] if known > own.high_watermark else []
+    effects: list[object] = [WAKE] if known > own.high_watermark else []
     start = min(answer.log_start_offset, known)
     if start > own.start:
-        return [*effects, fx.AdvanceLogStart(offset=start)]
+        return [*effects, fx.AdvanceLogStart(partition=PARTITION, offset=start)]
     return [*effects, own.question(high_watermark=known)]
 
 
@@ -203,10 +208,10 @@ def test_every_answer_is_taken_by_the_rules(own: Own, data: st.DataObject) -> No
         may_skip=data.draw(st.booleans()),
     )
     replica = own.replica()
-    effects = replica.step(answer, 0.0)
+    effects = replica.tell(answer, 0.0)
     assert effects == judge(own, answer)
     asked = any(isinstance(effect, fx.FetchNext) for effect in effects)
-    again = replica.step(answer, 0.0)
+    again = replica.tell(answer, 0.0)
     assert asked or again == [], "one question is answered once"
 
 
@@ -221,30 +226,32 @@ def test_what_came_with_records_is_learnt_when_they_are_written(
         batches=(BatchMeta(own.end, count, LEADER_EPOCH, 10),),
         leader_epoch=LEADER_EPOCH,
     )
-    hypothesis.assume(judge(own, answer) != [fx.Truncate(offset=leader_start, restart=True)])
+    hypothesis.assume(
+        judge(own, answer) != [fx.Truncate(partition=PARTITION, offset=leader_start, restart=True)]
+    )
     replica = own.replica()
-    replica.step(answer, 0.0)
+    replica.tell(answer, 0.0)
     assert replica.log.high_watermark == own.high_watermark, "nothing is believed of what is not written"
     grown = Own((*own.epochs, *[LEADER_EPOCH] * count), own.start, own.high_watermark)
-    assert replica.step(ev.Appended(log_end_offset=grown.end), 0.0) == learn(grown, answer)
+    assert replica.tell(ev.Appended(log_end_offset=grown.end), 0.0) == learn(grown, answer)
 
 
 def test_a_question_that_failed_is_asked_again_after_a_pause() -> None:
     own = Own((1, 1), 0, 1)
     replica = own.replica()
     failed = ev.FetchFailed(fetch_offset=2, leader_epoch=LEADER_EPOCH)
-    assert replica.step(attrs.evolve(failed, fetch_offset=1), 0.0) == []
-    assert replica.step(attrs.evolve(failed, leader_epoch=4), 0.0) == []
-    assert replica.step(failed, 0.0) == [own.question(delayed=True)]
+    assert replica.tell(attrs.evolve(failed, fetch_offset=1), 0.0) == []
+    assert replica.tell(attrs.evolve(failed, leader_epoch=4), 0.0) == []
+    assert replica.tell(failed, 0.0) == [own.question(delayed=True)]
 
 
 def test_what_the_leader_has_deleted_is_deleted_before_the_next_question() -> None:
     own = Own((1, 1, 1), 0, 2)
     replica = own.replica()
     answer = fetched(3, high_watermark=2, log_start_offset=2, leader_epoch=LEADER_EPOCH)
-    assert replica.step(answer, 0.0) == [fx.AdvanceLogStart(offset=2)]
+    assert replica.tell(answer, 0.0) == [fx.AdvanceLogStart(partition=PARTITION, offset=2)]
     assert replica.log.outstanding == 1
-    (asked,) = replica.step(ev.LogStartAdvanced(log_start_offset=2), 0.0)
+    (asked,) = replica.tell(ev.LogStartAdvanced(log_start_offset=2), 0.0)
     assert isinstance(asked, fx.FetchNext)
     assert (asked.log_start_offset, asked.fetch_offset, asked.last_fetched_epoch) == (2, 3, 1)
 
@@ -252,9 +259,9 @@ def test_what_the_leader_has_deleted_is_deleted_before_the_next_question() -> No
 @pytest.mark.parametrize(
     ("leader_start", "cut"),
     [
-        (0, fx.Truncate(offset=0)),
-        (1, fx.Truncate(offset=1, restart=True)),
-        (2, fx.Truncate(offset=2, restart=True)),
+        (0, fx.Truncate(partition=PARTITION, offset=0)),
+        (1, fx.Truncate(partition=PARTITION, offset=1, restart=True)),
+        (2, fx.Truncate(partition=PARTITION, offset=2, restart=True)),
     ],
 )
 def test_nothing_is_kept_that_ends_before_what_the_leader_still_has(
@@ -262,4 +269,4 @@ def test_nothing_is_kept_that_ends_before_what_the_leader_still_has(
 ) -> None:
     own = Own((3, 3), 0, 0)
     parted = fetched(2, log_start_offset=leader_start, diverging=EpochEnd(2, 0), leader_epoch=LEADER_EPOCH)
-    assert own.replica().step(parted, 0.0) == [cut]
+    assert own.replica().tell(parted, 0.0) == [cut]

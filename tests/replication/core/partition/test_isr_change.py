@@ -9,8 +9,10 @@ from insync.replication.core.control.records import PartitionRecord, Versioned
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
-from insync.replication.core.partition.replica import Replica, ReplicaSettings
-from insync.replication.core.types import BatchMeta, EpochEntry, PartitionId
+from insync.replication.core.partition.replica import ReplicaSettings
+from insync.replication.core.types import BatchMeta, EpochEntry
+
+from .alone import PARTITION, Alone
 
 A, B, C = 1, 2, 3
 LIVE = {A: 11, B: 12, C: 13}
@@ -33,7 +35,7 @@ class Lead:
     """Replica A leading epoch 1 from version 1 on, with a log that does as it is asked at once."""
 
     def __init__(self, isr: tuple[int, ...] = (A, B)) -> None:
-        self.replica = Replica(PartitionId("t", 0), A, LIVE[A], ReplicaSettings(replica_lag_time_max=10.0))
+        self.replica = Alone(A, LIVE[A], ReplicaSettings(replica_lag_time_max=10.0))
         self.now = 0.0
         self.step(ev.Opened(log_start_offset=0, log_end_offset=0, high_watermark=0, epochs=(), producers=()))
         self.step(ev.NodesChanged(live=LIVE))
@@ -41,16 +43,16 @@ class Lead:
         self.step(ev.EpochAssigned())
         assert self.replica.role == "leader"
 
-    def step(self, event: ev.Event) -> list[fx.Effect]:
-        return self.replica.step(event, self.now)
+    def step(self, event: ev.Event) -> list[object]:
+        return self.replica.tell(event, self.now)
 
-    def question_answered(self, question: ev.Fetch) -> list[fx.Effect]:
+    def question_answered(self, question: ev.Fetch) -> list[object]:
         """What else a fetch gives rise to; `answer` is what it was answered."""
-        self.answer, effects = self.replica.fetch(question, self.now)
+        self.answer, effects = self.replica.ask(question, self.now)
         return effects
 
     def ask(self, question: ev.Fetch) -> fx.FetchAnswer:
-        return self.replica.fetch(question, self.now)[0]
+        return self.replica.ask(question, self.now)[0]
 
     def append(self, count: int, *, report: bool = True) -> None:
         base = self.replica.log.next_offset
@@ -59,7 +61,7 @@ class Lead:
         if report:
             self.step(ev.Appended(log_end_offset=base + count))
 
-    def fetch(self, node: int, offset: int, *, incarnation: int | None = None) -> list[fx.Effect]:
+    def fetch(self, node: int, offset: int, *, incarnation: int | None = None) -> list[object]:
         return self.question_answered(
             ev.Fetch(
                 replica_id=node,
@@ -75,7 +77,7 @@ class Lead:
         return self.replica.log.high_watermark
 
 
-def proposals(effects: list[fx.Effect]) -> list[fx.ProposeIsr]:
+def proposals(effects: list[object]) -> list[fx.ProposeIsr]:
     return [effect for effect in effects if isinstance(effect, fx.ProposeIsr)]
 
 
@@ -141,7 +143,7 @@ def test_a_refusal_after_an_unclear_attempt_is_closed_off_before_the_member_stop
     lead = Lead()
     proposal = joining(lead, C)
     unclear = lead.step(ev.IsrUnclear(proposal_id=proposal.proposal_id))
-    assert fx.ReadRecord() in unclear
+    assert fx.ReadRecord(partition=PARTITION) in unclear
     (again,) = proposals(lead.step(ev.RecordChanged(versioned=Versioned(record(), 1))))
     (fence,) = proposals(lead.step(ev.IsrRefused(proposal_id=again.proposal_id)))
     assert (fence.record.isr, fence.version, fence.joining) == ((A, B), 1, ())
@@ -197,7 +199,7 @@ def test_an_unclear_change_is_asked_about_again_until_the_record_tells() -> None
     (shrink,) = proposals(lead.step(ev.Tick()))
     lead.step(ev.IsrUnclear(proposal_id=shrink.proposal_id))
     lead.now += 1.0
-    assert fx.ReadRecord() in lead.step(ev.Tick())
+    assert fx.ReadRecord(partition=PARTITION) in lead.step(ev.Tick())
     lead.step(ev.RecordChanged(versioned=Versioned(shrink.record, 2)))
     assert lead.high_watermark == 1
     assert lead.replica.leader is not None
@@ -342,7 +344,7 @@ def test_who_had_everything_when_the_next_batch_came_has_all_the_time_to_catch_u
     assert proposal.record.isr == (A,)
 
 
-def reopened(lead: Lead, end: int = 0) -> list[fx.Effect]:
+def reopened(lead: Lead, end: int = 0) -> list[object]:
     """The log fails and is opened again within the epoch: another role leads it."""
     lead.step(ev.LogFailed(reason="a disk refused"))
     epochs = (EpochEntry(1, 0),) if end else ()

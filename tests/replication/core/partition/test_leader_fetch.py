@@ -13,9 +13,9 @@ from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
 from insync.replication.core.partition.isr import Follower
-from insync.replication.core.partition.replica import Replica
-from insync.replication.core.types import CONSUMER, NO_EPOCH, BatchMeta, EpochEnd, EpochEntry, PartitionId
+from insync.replication.core.types import CONSUMER, NO_EPOCH, BatchMeta, EpochEnd, EpochEntry
 
+from .alone import WAKE, Alone
 from .test_isr_change import LIVE, A, B, C, Lead, record
 
 
@@ -37,9 +37,9 @@ class Log:
         first = {self.epochs[offset]: offset for offset in reversed(kept)}
         return tuple(EpochEntry(epoch, first[epoch]) for epoch in sorted(first))
 
-    def lead(self, isr: tuple[int, ...] = (A, B, C)) -> Replica:
+    def lead(self, isr: tuple[int, ...] = (A, B, C)) -> Alone:
         """Replica A that leads with this log. With C in the ISR, which never fetches, nothing more is committed."""
-        replica = Replica(PartitionId("t", 0), A, LIVE[A])
+        replica = Alone(A, LIVE[A])
         for event in (
             ev.Opened(
                 log_start_offset=self.start,
@@ -52,7 +52,7 @@ class Log:
             ev.RecordChanged(versioned=Versioned(record(isr=isr, epoch=self.leader_epoch), 1)),
             ev.EpochAssigned(),
         ):
-            replica.step(event, 0.0)
+            replica.tell(event, 0.0)
         return replica
 
     def end_of(self, epoch: int) -> EpochEnd | None:
@@ -120,8 +120,8 @@ def judge(log: Log, ask: ev.Fetch, known: int) -> tuple[ErrorCode, EpochEnd | No
     return ErrorCode.NONE, end if parts else None
 
 
-def answer_to(replica: Replica, ask: ev.Fetch) -> fx.FetchAnswer:
-    return replica.fetch(ask, 0.0)[0]
+def answer_to(replica: Alone, ask: ev.Fetch) -> fx.FetchAnswer:
+    return replica.fetch(ask, 0.0)
 
 
 @hypothesis.settings(max_examples=400, deadline=None)
@@ -209,21 +209,20 @@ def test_a_member_that_only_follows_is_accounted_as_if_it_were_answered(
     if data.draw(st.sampled_from((True, True, False))):
         assert answer_to(replica, earlier) == answer_to(twin, earlier)
     before = state(replica)
-    effects = replica.follow(ask, 1.0)
-    if effects is None:
+    if not replica.follow(ask, 1.0):
         assert state(replica) == before
         assert ask != asked or B not in isr or before[0][0].incarnation < 0, "it is the usual case"
         return
     started, known = max(ask.log_start_offset, log.start), ask.high_watermark
     assert ask == attrs.evolve(asked, log_start_offset=started, high_watermark=known), "something is amiss"
-    answer, others = twin.fetch(ask, 1.0)
-    assert effects == others
+    answer, others = twin.ask(ask, 1.0)
+    assert replica.taken() == others
     assert (answer.error, answer.diverging, answer.limit_offset) == (ErrorCode.NONE, None, ask.fetch_offset)
     assert answer.news == (ask.high_watermark < answer.high_watermark), "nothing else is news"
     assert state(replica) == state(twin)
 
 
-def state(replica: Replica) -> tuple[list[Follower], int, object]:
+def state(replica: Alone) -> tuple[list[Follower], int, object]:
     assert replica.leader is not None
     followers = replica.leader.followers
     return (
@@ -242,8 +241,8 @@ def test_a_predecessor_of_the_process_that_fetched_is_refused() -> None:
     assert lead.high_watermark == 2
 
 
-def wakes(effects: list[fx.Effect]) -> bool:
-    return fx.Wake() in effects
+def wakes(effects: list[object]) -> bool:
+    return WAKE in effects
 
 
 def test_whoever_waits_hears_of_what_was_written_and_of_what_was_committed() -> None:

@@ -10,9 +10,9 @@ from insync.replication.core.control.records import Versioned
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
-from insync.replication.core.partition.replica import Replica
-from insync.replication.core.types import BatchMeta, PartitionId
+from insync.replication.core.types import BatchMeta
 
+from .alone import PARTITION, STOP, WAKE, Alone
 from .test_isr_change import LIVE, A, B, C, Lead, proposals, record
 
 
@@ -21,7 +21,7 @@ def produce(request: int, *, acks: int = -1, sequence: int = -1, deadline: float
     return ev.Produce(request_id=request, acks=acks, batch=batch, deadline=deadline, handle=None)
 
 
-def replies(effects: list[fx.Effect]) -> dict[int, tuple[ErrorCode, int]]:
+def replies(effects: list[object]) -> dict[int, tuple[ErrorCode, int]]:
     return {
         effect.request_id: (effect.error, effect.base_offset)
         for effect in effects
@@ -109,10 +109,10 @@ def test_of_what_waits_nobody_says_that_it_was_never_written_because_its_topic_i
 
 
 def test_a_log_that_cannot_be_made_is_an_error_of_the_storage() -> None:
-    replica = Replica(PartitionId("t", 0), A, 11)
-    replica.step(newer(leader=A), 0.0)
-    replica.step(ev.LogFailed(reason="disk full"), 0.0)
-    (told,) = replica.step(produce(1), 0.0)
+    replica = Alone(A, 11)
+    replica.tell(newer(leader=A), 0.0)
+    replica.tell(ev.LogFailed(reason="disk full"), 0.0)
+    (told,) = replica.tell(produce(1), 0.0)
     assert isinstance(told, fx.ReplyProduce)
     assert (told.error, told.message) == (ErrorCode.KAFKA_STORAGE_ERROR, "disk full")
 
@@ -153,11 +153,11 @@ def test_the_latest_offset_is_not_told_before_the_earlier_epochs_are_committed()
 
 
 def test_a_node_that_has_no_replica_takes_no_role() -> None:
-    replica = Replica(PartitionId("t", 0), 9, 1)
-    replica.step(
+    replica = Alone(9, 1)
+    replica.tell(
         ev.Opened(log_start_offset=0, log_end_offset=0, high_watermark=0, epochs=(), producers=()), 0.0
     )
-    replica.step(newer(), 0.0)
+    replica.tell(newer(), 0.0)
     assert (replica.role, replica.leader_epoch) == ("closed", 2)
 
 
@@ -178,19 +178,19 @@ def test_why_a_caught_up_replica_is_out_while_another_change_is_stored() -> None
 
 
 def test_no_role_is_taken_before_the_log_is_open() -> None:
-    replica = Replica(PartitionId("t", 0), A, 11)
-    (early,) = replica.step(produce(1), 0.0)
+    replica = Alone(A, 11)
+    (early,) = replica.tell(produce(1), 0.0)
     assert isinstance(early, fx.ReplyProduce)
     assert (early.error, early.message) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, "the log is not open yet")
     assert (early.leader, early.leader_epoch) == (-1, -1)
-    assert replica.step(newer(leader=A), 0.0) == []
+    assert replica.tell(newer(leader=A), 0.0) == []
     assert (replica.role, replica.log_info()) == ("closed", None)
     ask = ev.Fetch(replica_id=B, incarnation=12, leader_epoch=2, fetch_offset=0, last_fetched_epoch=-1)
-    refused, effects = replica.fetch(ask, 0.0)
+    refused, effects = replica.ask(ask, 0.0)
     assert effects == []
     # Clients that are told of an error of the storage complain; this one passes.
     assert (refused.error, refused.leader, refused.leader_epoch) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, A, 2)
-    replica.step(
+    replica.tell(
         ev.Opened(log_start_offset=0, log_end_offset=0, high_watermark=0, epochs=(), producers=()), 0.0
     )
     assert (replica.role, replica.leader_epoch) == ("leader", 2)
@@ -319,7 +319,7 @@ def test_what_retention_has_deleted_is_gone_whoever_leads(leader: int) -> None:
         lead.step(ev.EpochAssigned())
     raised = lead.step(ev.LogStartRaised(log_start_offset=3))
     assert lead.replica.log.log_start_offset == 3
-    assert (fx.Wake() in raised) == (leader == A), "followers are to hear of it"
+    assert (WAKE in raised) == (leader == A), "followers are to hear of it"
     assert lead.step(ev.LogStartRaised(log_start_offset=2)) == [], "that is known"
     assert lead.replica.log.log_start_offset == 3
 
@@ -345,7 +345,7 @@ def test_a_replica_of_a_deleted_topic_answers_all_and_goes_when_its_log_is_done(
     assert lead.step(newer(B, 2)) == []
     assert lead.step(ev.Appended(log_end_offset=1)) == [fx.Retire(leader_epoch=1)]
     again = ev.Opened(log_start_offset=0, log_end_offset=1, high_watermark=0, epochs=(), producers=())
-    assert [lead.step(event) for event in (again, ev.Tick(), ev.TopicDeleted())] == [[], [], [fx.Wake()]]
+    assert [lead.step(event) for event in (again, ev.Tick(), ev.TopicDeleted())] == [[], [], [WAKE]]
     assert (lead.replica.role, lead.replica.log_info()) == ("closed", None)
 
 
@@ -422,28 +422,32 @@ def test_a_process_that_replaces_another_proves_its_own_log() -> None:
 
 
 def test_who_takes_a_role_says_so_and_what_it_does_first() -> None:
-    replica = Replica(PartitionId("t", 0), A, LIVE[A])
-    replica.step(
+    replica = Alone(A, LIVE[A])
+    replica.tell(
         ev.Opened(log_start_offset=0, log_end_offset=3, high_watermark=0, epochs=(), producers=()), 0.0
     )
-    leaderless = replica.step(newer(-1, 2), 0.0)
+    leaderless = replica.tell(newer(-1, 2), 0.0)
     assert leaderless == [
-        fx.Wake(),
-        fx.RoleChanged(role="follower", leader=-1, leader_epoch=2, reason="no replica may lead"),
+        WAKE,
+        fx.RoleChanged(
+            partition=PARTITION, role="follower", leader=-1, leader_epoch=2, reason="no replica may lead"
+        ),
     ], "there is nobody to ask"
-    leading = replica.step(newer(A, 3), 0.0)
+    leading = replica.tell(newer(A, 3), 0.0)
     assert leading == [
-        fx.StopFetch(),
-        fx.Wake(),
-        fx.AssignEpoch(epoch=3, start_offset=3),
-        fx.RoleChanged(role="leader", leader=A, leader_epoch=3, reason="elected at offset 3"),
+        STOP,
+        WAKE,
+        fx.AssignEpoch(partition=PARTITION, epoch=3, start_offset=3),
+        fx.RoleChanged(
+            partition=PARTITION, role="leader", leader=A, leader_epoch=3, reason="elected at offset 3"
+        ),
     ]
-    following = replica.step(newer(B, 4), 0.0)
+    following = replica.tell(newer(B, 4), 0.0)
     assert following == [], "the log has not noted the epoch yet"
-    following = replica.step(ev.EpochAssigned(), 0.0)
-    assert [type(effect) for effect in following] == [fx.Wake, fx.RoleChanged, fx.FetchNext]
+    following = replica.tell(ev.EpochAssigned(), 0.0)
+    assert [following[0], *map(type, following[1:])] == [WAKE, fx.RoleChanged, fx.FetchNext]
     assert following[1] == fx.RoleChanged(
-        role="follower", leader=B, leader_epoch=4, reason="as the partition record says"
+        partition=PARTITION, role="follower", leader=B, leader_epoch=4, reason="as the partition record says"
     )
 
 
@@ -485,14 +489,14 @@ def test_a_replica_of_a_deleted_topic_waits_for_no_log_that_has_failed() -> None
 @pytest.mark.parametrize("leader", [A, B])
 def test_an_older_record_in_which_a_node_has_no_replica_costs_it_nothing(leader: int) -> None:
     """It was taken out and is to have the partition again, and the first record arrives last (KAFKA-9539)."""
-    replica = Replica(PartitionId("t", 0), A, LIVE[A])
+    replica = Alone(A, LIVE[A])
     opened = ev.Opened(log_start_offset=0, log_end_offset=0, high_watermark=0, epochs=(), producers=())
     assigned = (ev.EpochAssigned(),) if leader == A else ()
     for event in (newer(leader=leader, epoch=3), opened, *assigned):
-        replica.step(event, 0.0)
+        replica.tell(event, 0.0)
     role = replica.role
     taken_out = ev.RecordChanged(
         versioned=Versioned(attrs.evolve(record(leader=B, epoch=2), replicas=(B, C), isr=(B, C)), 2)
     )
-    assert replica.step(taken_out, 0.0) == []
+    assert replica.tell(taken_out, 0.0) == []
     assert (replica.role, replica.leader_epoch) == (role, 3)

@@ -17,8 +17,10 @@ from insync.replication.core.control.records import PartitionRecord, Versioned
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
-from insync.replication.core.partition.replica import Replica, ReplicaSettings
-from insync.replication.core.types import BatchMeta, EpochEntry, PartitionId
+from insync.replication.core.partition.replica import ReplicaSettings
+from insync.replication.core.types import BatchMeta, EpochEntry
+
+from .alone import STOP, Alone
 
 NODES = (1, 2, 3)
 LIVE = {node: 10 + node for node in NODES}
@@ -48,8 +50,7 @@ class Replicas(RuleBasedStateMachine):
         self.sent: dict[int, int] = {}
         self.committed: list[Record] = []
         self.replicas = {
-            node: Replica(PartitionId("t", 0), node, LIVE[node], ReplicaSettings(replica_lag_time_max=8.0))
-            for node in NODES
+            node: Alone(node, LIVE[node], ReplicaSettings(replica_lag_time_max=8.0)) for node in NODES
         }
 
     @initialize()
@@ -61,16 +62,16 @@ class Replicas(RuleBasedStateMachine):
             self.show(node)
 
     def step(self, node: int, event: ev.Event) -> None:
-        self.obey(node, self.replicas[node].step(event, self.now))
+        self.obey(node, self.replicas[node].tell(event, self.now))
 
-    def obey(self, node: int, effects: list[fx.Effect]) -> None:
+    def obey(self, node: int, effects: list[object]) -> None:
         for effect in effects:
             match effect:
                 case fx.Append() | fx.AssignEpoch() | fx.Truncate():
                     self.jobs[node].append(effect)
                 case fx.FetchNext():
                     self.questions[node] = effect
-                case fx.StopFetch():
+                case _ if effect == STOP:
                     self.questions.pop(node, None)
                     self.answers = [entry for entry in self.answers if entry[0] != node]
                 case fx.ProposeIsr():
@@ -160,7 +161,7 @@ class Replicas(RuleBasedStateMachine):
             last_fetched_epoch=question.last_fetched_epoch,
             high_watermark=question.high_watermark,
         )
-        reply, effects = self.replicas[question.leader].fetch(fetch, self.now)
+        reply, effects = self.replicas[question.leader].ask(fetch, self.now)
         self.obey(question.leader, effects)
         log, batches, handle = self.logs[question.leader], [], []
         if reply.error == ErrorCode.NONE and reply.diverging is None:

@@ -30,7 +30,7 @@ class Gate(Lead):
         super().__init__()
         self.requests = 100
 
-    def _produce(self, batch: BatchMeta, **options: object) -> tuple[int, list[fx.Effect]]:
+    def _produce(self, batch: BatchMeta, **options: object) -> tuple[int, list[object]]:
         self.requests += 1
         event = ev.Produce(
             request_id=self.requests,
@@ -40,25 +40,25 @@ class Gate(Lead):
         )
         return self.requests, self.write(self.step(event))
 
-    def write(self, effects: list[fx.Effect]) -> list[fx.Effect]:
+    def write(self, effects: list[object]) -> list[object]:
         for effect in list(effects):
             if isinstance(effect, fx.Append):
                 effects += self.step(ev.Appended(log_end_offset=effect.batches[-1].next_offset))
         return effects
 
-    def data(self, epoch: int = 0, sequence: int = 0, **options: object) -> tuple[int, list[fx.Effect]]:
+    def data(self, epoch: int = 0, sequence: int = 0, **options: object) -> tuple[int, list[object]]:
         return self._produce(BatchMeta(-1, 1, -1, 10, P, epoch, sequence, True), **options)
 
-    def plain(self, epoch: int, sequence: int) -> tuple[int, list[fx.Effect]]:
+    def plain(self, epoch: int, sequence: int) -> tuple[int, list[object]]:
         return self._produce(BatchMeta(-1, 1, -1, 10, P, epoch, sequence), transaction=None)
 
     def marker(
         self, epoch: int, *, coordinator: int = 1, committed: bool = True, **options: object
-    ) -> tuple[int, list[fx.Effect]]:
+    ) -> tuple[int, list[object]]:
         batch = BatchMeta(-1, 1, -1, 10, P, epoch, -1, True, TransactionMarker(committed, coordinator))
         return self._produce(batch, origin=COORDINATOR, **options)
 
-    def answer(self, effects: list[fx.Effect], error: ErrorCode = ErrorCode.NONE) -> list[fx.Effect]:
+    def answer(self, effects: list[object], error: ErrorCode = ErrorCode.NONE) -> list[object]:
         (asked,) = questions(effects)
         said = ev.AddAnswered(
             producer_id=asked.producer_id,
@@ -72,7 +72,7 @@ class Gate(Lead):
         _, effects = self.data(epoch)
         assert appends(self.answer(effects)) == 1
 
-    def commit(self) -> list[fx.Effect]:
+    def commit(self) -> list[object]:
         return self.fetch(B, self.replica.log.log_end_offset)
 
     @property
@@ -80,15 +80,15 @@ class Gate(Lead):
         return self.replica.log.last_stable_offset
 
 
-def questions(effects: list[fx.Effect]) -> list[fx.AddToTransaction]:
+def questions(effects: list[object]) -> list[fx.AddToTransaction]:
     return [effect for effect in effects if isinstance(effect, fx.AddToTransaction)]
 
 
-def appends(effects: list[fx.Effect]) -> int:
+def appends(effects: list[object]) -> int:
     return sum(isinstance(effect, fx.Append) for effect in effects)
 
 
-def errors(effects: list[fx.Effect]) -> dict[int, ErrorCode]:
+def errors(effects: list[object]) -> dict[int, ErrorCode]:
     return {request: error for request, (error, _) in replies(effects).items()}
 
 
@@ -373,7 +373,7 @@ def test_a_fetch_of_theirs_ends_there_and_waits_there() -> None:
             last_fetched_epoch=-1,
             read_committed=read_committed,
         )
-        return lead.replica.fetch(question, lead.now)[0]
+        return lead.replica.fetch(question, lead.now)
 
     assert (ask(0, read_committed=True).limit_offset, ask(0, read_committed=True).last_stable_offset) == (
         1,

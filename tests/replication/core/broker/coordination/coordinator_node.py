@@ -10,7 +10,6 @@ from insync.replication.core.broker.effects import (
     Answer,
     CoordinatorReply,
     Effect,
-    Job,
     ReadShard,
 )
 from insync.replication.core.broker.events import (
@@ -174,8 +173,8 @@ class Node:
                 self.said[effect.request] = effect.response
             elif isinstance(effect, ReadShard):
                 self.reads.append(effect)
-            elif isinstance(effect, Job) and isinstance(effect.effect, fx.Append):
-                self.log_end = effect.effect.batches[-1].next_offset
+            elif isinstance(effect, fx.Append):
+                self.log_end = effect.batches[-1].next_offset
                 found += self.tell(Report(PARTITION, ev.Appended(log_end_offset=self.log_end)))
         self.effects = found
         return found

@@ -84,7 +84,7 @@ class Leader:
             verify_only=verify_only,
             delay=0.0,
         )
-        self.context.routes[fx.AddToTransaction](partition, effect)
+        self.context.parts.add(partition, effect)
 
     def turn_ends(self) -> list[Asked]:
         """What is asked at the end of a turn."""

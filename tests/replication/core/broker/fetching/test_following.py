@@ -562,6 +562,6 @@ def test_an_appending_replica_that_is_told_to_stop_holds_up_nobody() -> None:
 def test_an_answer_is_appended_as_it_came() -> None:
     desk, ask = asking(ZERO)
     desk.answer(ask, result(ZERO, size=10), payload=Payload(10, {0: [Info(base_offset=0, count=3)]}))
-    append = desk.jobs[0].effect
+    append = desk.jobs[0]
     assert isinstance(append, partition_fx.Append)
     assert (append.base_offset, append.leader_epoch, append.batches[0].offset_count) == (0, None, 3)

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from insync.replication.core.broker.context import BrokerSettings, Context
-from insync.replication.core.broker.effects import Answer, CloseConnection, Effect, Fail, Job, Refuse, Warm
+from insync.replication.core.broker.effects import Answer, CloseConnection, Effect, Fail, Refuse, Warm
 from insync.replication.core.broker.events import Cancelled, Disconnected, Event, FetchArrived, Report, Warmed
 from insync.replication.core.broker.fetching.fetch_session import NEW_SESSION, WITHOUT_SESSION
 from insync.replication.core.broker.fetching.serving import QUIET_DELAY
@@ -71,7 +71,7 @@ class Serve:
         self.context = Context(A, LIVE[A], BrokerSettings(**settings), self.logs)  # type: ignore[arg-type]
         self.broker = Broker(self.context, b"a seed")
         # Batches come from nowhere here, and nobody waits for what becomes of them.
-        self.context.routes[fx.ReplyProduce] = lambda partition, effect: None
+        self.context.parts = attrs.evolve(self.context.parts, replied=lambda partition, reply: None)
         self.partitions = [PartitionId("x", number) for number in range(count)]
         self.requests = 0
         self.session = self.answers = 0
@@ -529,7 +529,7 @@ def test_ranges_in_flight_past_a_cut_go_with_their_connection_before_it() -> Non
     )
     closed, cut = serve.report(partition, answered)
     assert isinstance(closed, CloseConnection) and closed.connection == "later"
-    assert isinstance(cut, Job) and cut.effect == fx.Truncate(offset=2)
+    assert cut == fx.Truncate(partition=partition, offset=2)
 
 
 @pytest.mark.parametrize("adding", [True, False])

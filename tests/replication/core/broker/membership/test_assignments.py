@@ -13,7 +13,6 @@ from insync.replication.core.broker.effects import (
     CreateLog,
     DeleteLog,
     Effect,
-    Job,
     SetLogAside,
 )
 from insync.replication.core.broker.events import LogDeleted, LogFound, Report, ViewRead
@@ -57,10 +56,14 @@ class Viewer:
         self.context = self.broker.context
         self.now = 1.0
         self.proposed: list[fx.ProposeIsr] = []
-        self.context.routes[fx.ProposeIsr] = lambda partition, effect: self.proposed.append(effect)
+        self.context.parts = attrs.evolve(
+            self.context.parts, propose=lambda partition, proposal: self.proposed.append(proposal)
+        )
 
     def read(self, view: ClusterView) -> list[Effect]:
-        return [each for each in self.broker.step(ViewRead(view), self.now) if not isinstance(each, Job)]
+        return [
+            each for each in self.broker.step(ViewRead(view), self.now) if not isinstance(each, fx.Effect)
+        ]
 
     def report(self, event: ev.Event) -> list[Effect]:
         return self.broker.step(Report(PARTITION, event), self.now)

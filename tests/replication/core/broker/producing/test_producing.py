@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from insync.replication.core import messages as m
 from insync.replication.core.broker.context import BrokerSettings, Context
-from insync.replication.core.broker.effects import Effect, Job, Reply
+from insync.replication.core.broker.effects import Effect, Reply
 from insync.replication.core.broker.events import DeleteRecordsArrived, ProduceArrived, Report, ViewRead
 from insync.replication.core.broker.machine import Broker
 from insync.replication.core.broker.producing.payloads import MalformedBatchError, RefusedBatchError
@@ -91,7 +91,7 @@ class Node:
         }
         self.now = 1.0
         self.replies: list[Reply] = []
-        self.appends: list[Job] = []
+        self.appends: list[fx.Append] = []
         self.tell(ViewRead(ClusterView(topics=topics, partitions=records)))
         for partition in records:
             self.tell(Report(partition, OPENED))
@@ -105,9 +105,7 @@ class Node:
 
     def note(self, effects: list[Effect]) -> None:
         self.replies += [each for each in effects if isinstance(each, Reply)]
-        self.appends += [
-            each for each in effects if isinstance(each, Job) and isinstance(each.effect, fx.Append)
-        ]
+        self.appends += [each for each in effects if isinstance(each, fx.Append)]
 
     def produce(
         self,
@@ -140,8 +138,8 @@ class Node:
         """Every append is done."""
         jobs, self.appends = self.appends, []
         for job in jobs:
-            assert isinstance(job.effect, fx.Append)
-            self.tell(Report(job.partition, ev.Appended(log_end_offset=job.effect.batches[-1].next_offset)))
+            assert isinstance(job, fx.Append)
+            self.tell(Report(job.partition, ev.Appended(log_end_offset=job.batches[-1].next_offset)))
 
     def result(self) -> list[tuple[int, int]]:
         """(partition, error) of the one answer, which is taken."""
@@ -346,9 +344,7 @@ def test_deletions_are_decided_partition_by_partition(node: Node) -> None:
     ]
     effects = node.tell(DeleteRecordsArrived("d", m.DeleteRecordsRequest(timeout_ms=1000, partitions=wanted)))
     assert not node.replies
-    (job,) = [
-        each for each in effects if isinstance(each, Job) and isinstance(each.effect, fx.AdvanceLogStart)
-    ]
+    (job,) = [each for each in effects if isinstance(each, fx.AdvanceLogStart)]
     assert job.partition == LED[0]
     node.tell(Report(LED[0], ev.LogStartAdvanced(log_start_offset=2)))
     assert node.result() == [
@@ -401,8 +397,8 @@ def test_each_request_is_answered_once_for_each_partition_whatever_the_order_of_
         partition = dice.draw(st.sampled_from(sorted({job.partition for job in node.appends})))
         job = next(job for job in node.appends if job.partition == partition)
         node.appends.remove(job)
-        assert isinstance(job.effect, fx.Append)
-        node.tell(Report(partition, ev.Appended(log_end_offset=job.effect.batches[-1].next_offset)))
+        assert isinstance(job, fx.Append)
+        node.tell(Report(partition, ev.Appended(log_end_offset=job.batches[-1].next_offset)))
     assert sorted(str(reply.request) for reply in node.replies) == [f"r{n}" for n in range(len(requests))]
     for reply in node.replies:
         parts, _ = requests[int(str(reply.request)[1:])]
