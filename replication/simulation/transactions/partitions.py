@@ -68,14 +68,14 @@ class Part:
         self.step(ev.NodesChanged(live={1: 1}))
 
     def _parts(self) -> Parts:
-        def note(_: PartitionId, told: object) -> None:
-            self.noted.append(told)
+        def note(*told: object) -> None:
+            self.noted.append(told[-1])
 
         def ignore(*arguments: object) -> None:
             """The one replica follows nobody, and has nobody to add to its ISR."""
 
         ignored: dict[str, Any] = dict.fromkeys((each.name for each in attrs.fields(Parts)), ignore)
-        return Parts(**ignored | {"emit": self.noted.append, "replied": note, "add": note})
+        return Parts(**ignored | {"emit": note, "replied": note, "add": note})
 
     def crash(self) -> None:
         """The leader's process ends, and some of what it has not committed is lost; another one reads the log."""
