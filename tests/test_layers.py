@@ -64,6 +64,12 @@ PLANTS = [
         "from ...core.broker.membership.proposing import Proposing",
         "a node decides nothing",
     ),
+    ("replication/node/_replicas.py", "from ..core.broker.timers import Timers", "a node decides nothing"),
+    (
+        "replication/node/operations/metrics.py",
+        "from ...core.groups.expiry import OffsetExpiry",
+        "a node decides nothing",
+    ),
     (
         "replication/client/producer/producer.py",
         "from ....storage import LogDirectory",
