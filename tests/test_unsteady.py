@@ -90,6 +90,7 @@ def test_one_that_passes_alone_is_told_with_both_outputs(
     assert "FAILED" not in text, text
 
 
+@pytest.mark.slow
 def test_one_that_fails_again_fails_the_run(suite: Suite) -> None:
     suite.write("test_a.py", FAILS_ONCE.format(cases=["once"]))
     suite.write("test_b.py", ALWAYS_FAILS)
@@ -99,12 +100,14 @@ def test_one_that_fails_again_fails_the_run(suite: Suite) -> None:
     assert "failed among others, passed alone: suite/test_a.py::test_it[once]" in text, text
 
 
+@pytest.mark.slow
 def test_more_than_three_are_too_many(suite: Suite) -> None:
     suite.write("test_a.py", FAILS_ONCE.format(cases=[1, 2, 3, 4]))
     code, text = suite.run()
     assert (code, "4 failed" in text.splitlines()[-1]) == (1, True), text
 
 
+@pytest.mark.slow
 def test_pure_ones_are_not_run_again(suite: Suite) -> None:
     conftest = (
         "from tests import unsteady\nunsteady.PURE = ('suite/core',)\npytest_configure = unsteady.register\n"
@@ -121,6 +124,7 @@ def test_a_run_of_chosen_tests_tells_each_failure(suite: Suite) -> None:
     assert (code, "1 failed" in text.splitlines()[-1]) == (1, True), text
 
 
+@pytest.mark.slow
 def test_one_that_is_unsteady_twice_is_to_be_mended(suite: Suite, tmp_path: Path) -> None:
     suite.write("test_a.py", FAILS_ONCE.format(cases=["once"]))
     assert "second time" not in suite.run()[1]

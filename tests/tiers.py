@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -136,3 +136,10 @@ def _used(item: pytest.Item) -> Iterator[str]:
             marker = getattr(fixture.func, _ATTRIBUTE, None)
             if marker is not None:
                 yield marker
+
+
+def slow_but(values: Iterable[str], *quick: str) -> list[Any]:
+    """Cases of one test: those named in `quick` stay in the quick tier, the others are marked `slow`."""
+    cases = list(values)
+    assert set(quick) <= set(cases), set(quick) - set(cases)
+    return [each if each in quick else pytest.param(each, marks=pytest.mark.slow) for each in cases]

@@ -102,6 +102,7 @@ def test_every_invariant_has_its_error() -> None:
     assert {*TRIPPED, "S22"} == set(CHECKED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("invariant", TRIPPED)
 def test_a_planted_error_trips_it(invariant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, first = TRIPPED[invariant]
