@@ -47,6 +47,9 @@ class Suite:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.write("conftest.py", "from tests.unsteady import register as pytest_configure\n")
+        # A conftest.py of a folder has pytest choose among its plugins.
+        self.write("room/conftest.py", "")
+        self.write("room/test_r.py", "def test_r(): pass\n")
         ours = setup_cfg()
         options = "".join(f"{key} = {indented(ours[key])}\n" for key in ("addopts", "markers"))
         (folder / "pytest.ini").write_text(f"[pytest]\ntestpaths = suite\n{options}")

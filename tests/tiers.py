@@ -19,6 +19,8 @@ import pytest
 TIERS = ("slow", "jvm", "browser", "power")
 PROGRAMS = {"jvm": ("java",), "browser": ("chromium", "chromedriver")}
 """By marker: the programs through which a test gets at the resource."""
+JVM_SECONDS = 600
+"""The timeout of a test that starts Java, unless it has its own."""
 ALL = 'python -m pytest -m ""'
 _BARRED = """#!/bin/sh
 echo "a test without the marker '{marker}' starts {program}; mark it with pytest.mark.{marker}" >>"{told}"
@@ -48,7 +50,7 @@ def quick(config: pytest.Config) -> str:
     return options[options.index("-m") + 1] if "-m" in options else ""
 
 
-@attrs.define
+@attrs.define(eq=False)  # pytest keeps its plugins in sets
 class Tiers:
     """Marks tests, bars programs from those without a marker, and tells how many tests were left out."""
 
@@ -63,6 +65,9 @@ class Tiers:
         for item in items:
             for marker in set(_used(item)):
                 item.add_marker(marker)
+            # The first of them starts machines, and may wait for Maven to fetch a hundred megabytes.
+            if item.get_closest_marker("jvm") and not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(JVM_SECONDS))
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         if self.config.option.markexpr == quick(self.config):

@@ -26,7 +26,7 @@ _LISTED = 20
 """Of earlier runs."""
 
 
-@attrs.define
+@attrs.define(eq=False)  # pytest keeps its plugins in sets
 class Unsteady:
     """The controller's plugin: collects failures, and judges them when all tests have run."""
 

@@ -49,6 +49,7 @@ def planted(folder: Path, monkeypatch: pytest.MonkeyPatch, *, errors: bool, **op
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "input_, said", [(b"\0M" + bytes(20), "overflow"), (b"\0\0\x10\xe1" + bytes(20), "4321")]
 )
@@ -63,6 +64,7 @@ def test_errors_are_found_and_their_input_kept(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_difference_from_the_reference_is_found(
     clang: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +77,7 @@ def test_a_difference_from_the_reference_is_found(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("area", [storage, arrow])
 def test_the_command_tells_what_it_did(clang: None, area: ModuleType) -> None:
     name = area.__name__.rpartition(".")[2]

@@ -32,7 +32,8 @@ _LEFT_OUT = ("cacheprovider", "unraisableexception", "threadexception")
 _QUICK = ("-x", "-q", "--tb=no", "-otimeout=0", "-m", "", *(f"-pno:{name}" for name in _LEFT_OUT))
 """As pytest runs in a trial, tests of each tier.
 
-It need not look for what a test left behind, and the trial has its own time limit."""
+It need not look for what a test left behind, and the trial has its own time limit.
+"""
 
 
 @attrs.frozen

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("kafka")]
     "name",
     [
         pytest.param("java-2.4.1-smoke", marks=pytest.mark.jvm),
-        pytest.param("kafkajs", marks=pytest.mark.slow),
+        pytest.param("kafkajs", marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
     ],
 )
 def test_a_client_writes_reads_and_administers(tmp_path: Path, cluster: Cluster, name: str) -> None:

@@ -16,6 +16,7 @@ WITHIN_S = 15.0
 
 
 @pytest.mark.jvm
+@pytest.mark.timeout(900)
 def test_no_acknowledged_record_is_lost_with_an_executor() -> None:
     try:
         check_pyspark()
