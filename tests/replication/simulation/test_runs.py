@@ -32,6 +32,7 @@ SEEDS = 24
 QUIET = Settings(faults=(), moves=0.0, reassignments=0.0, changes=0.0)
 
 
+@pytest.mark.slow
 def test_no_promise_is_broken_in_any_of_some_seeds() -> None:
     results = [run(seed) for seed in range(SEEDS)]
     assert [(result.seed, str(result.violation)) for result in results if result.violation] == []

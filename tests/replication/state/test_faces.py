@@ -32,6 +32,7 @@ class Seats(ReplicatedObject):
         return self.taken.get(seat)
 
 
+@pytest.mark.slow
 def test_the_program_on_asyncio(threaded_servers: list[str]) -> None:
     servers = threaded_servers
 

@@ -36,6 +36,7 @@ def minimal(name: str, version: int) -> bytes:
     return whole(message(name)(), version)
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(st.data())
 def test_what_is_encoded_is_decoded(data: st.DataObject) -> None:
