@@ -66,7 +66,8 @@ class Tiers:
             for marker in set(_used(item)):
                 item.add_marker(marker)
             # The first of them starts machines, and may wait for Maven to fetch a hundred megabytes.
-            if item.get_closest_marker("jvm") and not item.get_closest_marker("timeout"):
+            may = self.config.pluginmanager.hasplugin("timeout")
+            if may and item.get_closest_marker("jvm") and not item.get_closest_marker("timeout"):
                 item.add_marker(pytest.mark.timeout(JVM_SECONDS))
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
