@@ -1,6 +1,7 @@
 """What holds for all tests."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,12 @@ from hypothesis import HealthCheck, settings
 from insync.replication.metadata import MetadataStore
 from insync.transport.repeats import REPEATS
 
-from . import unsteady
+from . import hanging, tiers, unsteady
+
+# A process that writes no bytecode compiles all it imports each time. That costs a worker ten seconds of its
+# processor or more, and each node process of a test one.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # How long an example takes tells of the machine, not of the code: time is measured in `tests/bench`.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -43,6 +49,8 @@ _SPARK = Path(__file__).parent / "plugins" / "spark"
 
 def pytest_configure(config: pytest.Config) -> None:
     unsteady.register(config)
+    tiers.register(config)
+    config.pluginmanager.register(hanging, "hanging")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

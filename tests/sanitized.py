@@ -84,7 +84,7 @@ def main() -> int:
                 print(f"{module} is not the sanitized one: {said.stdout}{said.stderr}", file=sys.stderr)
                 return 2
         # Hypothesis' own profile "ci" sets no deadlines: all of this is slow.
-        options = ["-q", "-p", "no:cacheprovider", "--hypothesis-profile=ci"]
+        options = ["-q", "-p", "no:cacheprovider", "--hypothesis-profile=ci", "-m", ""]
         command = [sys.executable, "-m", "pytest", *options, *args.pytest]
         status = subprocess.run(command, cwd=ROOT, env=there).returncode
         reports = sorted(folder.glob(f"{_REPORT}.*"))

@@ -11,6 +11,7 @@ import trio
 
 from insync.replication import Admin, Consumer, Producer
 from tests.processes import cluster
+from tests.tiers import slow_but
 
 DOCS = Path(__file__).parent.parent / "docs"
 PROGRAM = DOCS / "examples" / "etl.py"
@@ -26,7 +27,7 @@ def start(face: str, servers: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, str(PROGRAM), face, servers, "worker"])
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("face", slow_but(FACES, "trio"))
 async def test_each_input_has_its_output_once_though_its_worker_is_killed(tmp_path: Path, face: str) -> None:
     """The worker is killed amid its work, and started again under its name."""
     with cluster(tmp_path, 1, *OPTIONS) as nodes:

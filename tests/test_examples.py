@@ -266,6 +266,7 @@ async def killed_again_and_again(servers: list[str], arguments: list[str], ready
                 process.wait()
 
 
+@pytest.mark.slow
 async def test_a_database_has_each_result_once_however_often_its_writer_is_killed(tmp_path: Path) -> None:
     with cluster(tmp_path) as nodes:
         servers = [node.endpoint for node in nodes]
@@ -286,6 +287,7 @@ async def test_a_database_has_each_result_once_however_often_its_writer_is_kille
         assert found == [(n, b"ORDER %d" % n) for n in range(COUNT)]
 
 
+@pytest.mark.slow
 async def test_a_topic_has_each_result_once_however_often_its_writer_is_killed(tmp_path: Path) -> None:
     with cluster(tmp_path) as nodes:
         servers = [node.endpoint for node in nodes]

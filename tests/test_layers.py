@@ -108,6 +108,7 @@ def test_the_tree_keeps_the_laws(tree: Path) -> None:
     assert result.returncode == 0, result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "line", "law"), PLANTS)
 def test_a_forbidden_import_is_found(tree: Path, file: str, line: str, law: str) -> None:
     planted = tree / "insync" / file

@@ -19,11 +19,13 @@ from tests.chaos.services import EXAMPLES, Orders, Process, order_service, work_
 DOCS = Path(__file__).parent.parent / "docs"
 
 
+@pytest.mark.slow
 def test_no_order_is_lost_or_done_twice_while_processes_die(tmp_path: Path) -> None:
     done = order_service(tmp_path, 5.0, seed=3, rate=60)
     assert done["orders"] > 20 and done["reads"] > 20
 
 
+@pytest.mark.slow
 def test_every_item_of_a_queue_is_done_once_while_workers_die(tmp_path: Path) -> None:
     done = work_queue(tmp_path, 4.0, seed=4, rate=60)
     assert done["items"] > 20

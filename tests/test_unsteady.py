@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -28,24 +30,40 @@ _FEW_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdi
 ALWAYS_FAILS = "def test_it():\n    assert False, 'broken'\n"
 
 
+def setup_cfg() -> Mapping[str, str]:
+    """What pytest is told there."""
+    parser = ConfigParser(interpolation=None)
+    parser.read(ROOT / "setup.cfg", encoding="utf-8")
+    return parser["tool:pytest"]
+
+
+def indented(value: str) -> str:
+    return value.replace("\n", "\n    ")
+
+
 class Suite:
     """A small suite of tests in a folder of its own, run as ours is."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.write("conftest.py", "from tests.unsteady import register as pytest_configure\n")
-        (folder / "pytest.ini").write_text("[pytest]\ntestpaths = suite\n")
+        # A conftest.py of a folder has pytest choose among its plugins.
+        self.write("room/conftest.py", "")
+        self.write("room/test_r.py", "def test_r(): pass\n")
+        ours = setup_cfg()
+        options = "".join(f"{key} = {indented(ours[key])}\n" for key in ("addopts", "markers"))
+        (folder / "pytest.ini").write_text(f"[pytest]\ntestpaths = suite\n{options}")
 
     def write(self, file: str, text: str) -> None:
         path = self._folder / "suite" / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    def run(self, *arguments: str) -> tuple[int, str]:
+    def run(self, *arguments: str, env: Mapping[str, str] | None = None) -> tuple[int, str]:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *arguments],
             cwd=self._folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **_FEW_PLUGINS},
+            env={**os.environ, "PYTHONPATH": str(ROOT), **_FEW_PLUGINS, **(env or {})},
             capture_output=True,
             text=True,
             timeout=300,
@@ -75,6 +93,7 @@ def test_one_that_passes_alone_is_told_with_both_outputs(
     assert "FAILED" not in text, text
 
 
+@pytest.mark.slow
 def test_one_that_fails_again_fails_the_run(suite: Suite) -> None:
     suite.write("test_a.py", FAILS_ONCE.format(cases=["once"]))
     suite.write("test_b.py", ALWAYS_FAILS)
@@ -84,12 +103,14 @@ def test_one_that_fails_again_fails_the_run(suite: Suite) -> None:
     assert "failed among others, passed alone: suite/test_a.py::test_it[once]" in text, text
 
 
+@pytest.mark.slow
 def test_more_than_three_are_too_many(suite: Suite) -> None:
     suite.write("test_a.py", FAILS_ONCE.format(cases=[1, 2, 3, 4]))
     code, text = suite.run()
     assert (code, "4 failed" in text.splitlines()[-1]) == (1, True), text
 
 
+@pytest.mark.slow
 def test_pure_ones_are_not_run_again(suite: Suite) -> None:
     conftest = (
         "from tests import unsteady\nunsteady.PURE = ('suite/core',)\npytest_configure = unsteady.register\n"
@@ -106,6 +127,7 @@ def test_a_run_of_chosen_tests_tells_each_failure(suite: Suite) -> None:
     assert (code, "1 failed" in text.splitlines()[-1]) == (1, True), text
 
 
+@pytest.mark.slow
 def test_one_that_is_unsteady_twice_is_to_be_mended(suite: Suite, tmp_path: Path) -> None:
     suite.write("test_a.py", FAILS_ONCE.format(cases=["once"]))
     assert "second time" not in suite.run()[1]
@@ -114,3 +136,16 @@ def test_one_that_is_unsteady_twice_is_to_be_mended(suite: Suite, tmp_path: Path
     assert code == 0, text
     assert "unsteady for the second time, to be mended: suite/test_a.py::test_it[once]" in text, text
     assert "unsteady in earlier runs: suite/test_a.py::test_it[once]" in suite.run()[1]
+
+
+def test_one_of_the_slower_tier_is_run_alone_whatever_its_tier(suite: Suite) -> None:
+    marked = FAILS_ONCE.format(cases=["once"]).replace("@pytest", "@pytest.mark.slow\n@pytest", 1)
+    suite.write("test_a.py", marked)
+    code, text = suite.run("-m", "slow or jvm")
+    assert (code, "1 unsteady" in text.splitlines()[-1]) == (0, True), text
+
+
+def test_nothing_is_kept_where_pytest_keeps_nothing(suite: Suite) -> None:
+    suite.write("test_a.py", FAILS_ONCE.format(cases=["once"]))
+    code, text = suite.run("-p", "no:cacheprovider")
+    assert (code, "1 unsteady" in text.splitlines()[-1]) == (0, True), text

@@ -2,7 +2,7 @@
 
 If it passes, it is reported as unsteady, with both outputs, and the run passes. Three such tests are tolerated,
 more are not. If it fails again, the run fails. Pure tests are never run again: nothing outside can make them fail.
-A run of chosen tests reports each failure at once, as pytest does.
+A run of chosen tests reports each failure at once, as pytest does. The run of a tier is one of all its tests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LISTED = 20
 """Of earlier runs."""
 
 
-@attrs.define
+@attrs.define(eq=False)  # pytest keeps its plugins in sets
 class Unsteady:
     """The controller's plugin: collects failures, and judges them when all tests have run."""
 
@@ -52,7 +52,9 @@ class Unsteady:
         return ended
 
     def _try_alone(self, name: str) -> None:
-        command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", name]
+        # Whatever its tier: the one of this run may not be that of a run without options.
+        tier = ("-m", "")
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *tier, name]
         try:
             done = subprocess.run(
                 command,
@@ -87,7 +89,7 @@ class Unsteady:
             terminalreporter.write_line(self.passed_alone[name])
         if not reports and self.passed_alone:
             terminalreporter.write_line(f"failed among others, passed alone: {', '.join(self.passed_alone)}")
-        cache = self.config.cache
+        cache = getattr(self.config, "cache", None)  # which `-p no:cacheprovider` leaves out
         if cache is None:
             return
         earlier: list[str] = cache.get(_KEPT, [])

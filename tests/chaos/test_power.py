@@ -11,9 +11,11 @@ import pytest
 from tests.chaos.power import Machine, machine
 from tests.devices import CannotMountError
 from tests.requires import missing
+from tests.tiers import uses
 
 
 @pytest.fixture
+@uses("power")
 def on(tmp_path: Path) -> Iterator[Machine]:
     try:
         with machine(tmp_path / "machine", "a", "b") as found:

@@ -48,6 +48,8 @@ def planted(folder: Path, monkeypatch: pytest.MonkeyPatch, *, errors: bool, **op
     return attrs.evolve(Target("planted", (), lambda: [bytes(20)]), **options)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "input_, said", [(b"\0M" + bytes(20), "overflow"), (b"\0\0\x10\xe1" + bytes(20), "4321")]
 )
@@ -61,6 +63,8 @@ def test_errors_are_found_and_their_input_kept(
     assert outcome.input_file.read_bytes() == input_
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_difference_from_the_reference_is_found(
     clang: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +76,8 @@ def test_a_difference_from_the_reference_is_found(
     assert "twenty" in outcome.failure
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("area", [storage, arrow])
 def test_the_command_tells_what_it_did(clang: None, area: ModuleType) -> None:
     name = area.__name__.rpartition(".")[2]

@@ -28,6 +28,7 @@ def node() -> Iterator[MeasuredNode]:
         logging.disable(disabled)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("api", "version", "path"),
     [

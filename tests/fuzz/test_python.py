@@ -56,6 +56,7 @@ def test_what_reaches_more_is_followed(tmp_path: Path) -> None:
     assert found.corpus >= 4 and found.units < 200_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", PYTHON, ids=lambda target: target.name)
 def test_nothing_is_found_in_a_short_run(tmp_path: Path, target: PythonTarget) -> None:
     found = fuzz_python(target, tmp_path, 1, seed=1)
@@ -104,6 +105,7 @@ def test_a_decoder_that_lets_its_own_errors_out_is_found(
     expect_a_finding(tmp_path, "requests_decoder")
 
 
+@pytest.mark.slow
 def test_a_request_that_breaks_its_handler_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = queries.Queries.list_offset
 

@@ -8,11 +8,13 @@ from collections import Counter
 
 import pytest
 
+from ..tiers import uses
 from .scope import Tree
 from .way import BEGINS, ENDS, Trace, Way, dispatch_lines, product_file, shortest_way
 
 
 @pytest.fixture(scope="module")
+@uses("slow")
 def way() -> Way:
     return shortest_way(Tree.tracked())
 

@@ -48,6 +48,8 @@ def test_every_explained_change_is_still_there() -> None:
     assert all(len(why) > 20 for why in reasons.values())
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_an_obvious_change_is_noticed() -> None:
     obvious = "core/partition/isr.py::high_watermark: comparison: isr_size < min_isr -> isr_size <= min_isr"
     command = [
@@ -86,6 +88,8 @@ def test_a_test_is_asked_about_the_lines_that_it_runs_and_the_quickest_comes_fir
     assert Reach({}, {}).of(site) == []
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_run_goes_on_where_an_earlier_one_ended(tmp_path: Path) -> None:
     """Nothing is taken over that was found out about another text, or by asking less than now."""
     results = tmp_path / "results.jsonl"
@@ -159,6 +163,8 @@ sys.exit(command.main())
 """
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_the_processes_of_a_trial_end_with_the_run_that_a_signal_ends(
     tmp_path: Path, number: signal.Signals
@@ -219,6 +225,8 @@ def test_that_waits_forever():
 """
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_trial_ends_with_its_run_even_if_that_is_killed(tmp_path: Path) -> None:
     test = tmp_path / "test_waiting.py"
     hears, told = os.pipe()
@@ -265,6 +273,8 @@ print(trial.attempt(site, 1.0, Reach({site.file: {site.line: names}}, seconds), 
 """
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_trial_ends_when_one_of_its_tests_never_does_however_long_all_may_take(tmp_path: Path) -> None:
     test = tmp_path / "test_waiting.py"
     test.write_text(NEVER_ENDS)

@@ -7,6 +7,7 @@ import pytest
 from insync.replication.simulation import Run, Violated, run
 from insync.replication.simulation.oracles.recheck import recheck
 
+from ..tiers import slow_but
 from .catalogue import load
 from .hunt import Limits, hunt
 from .impossible import IMPOSSIBLE
@@ -36,13 +37,13 @@ def test_the_first_seed_is_clean_without_a_mutant() -> None:
     assert run(0).violation is None
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", slow_but(QUICK, "Z13", "Z18", "Z53", "K9"))
 def test_it_is_noticed(name: str) -> None:
     found = hunt(name, Limits(end=20))
     assert found.caught, f"{name} ({found.title}) went unnoticed for {found.events} events"
 
 
-@pytest.mark.parametrize("name", STATE)
+@pytest.mark.parametrize("name", slow_but(STATE, "Z53"))
 def test_step_by_step_and_from_scratch_the_same_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     load()[name].plant(monkeypatch)
     one, found, again = _first_wrong_state()

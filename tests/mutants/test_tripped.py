@@ -102,6 +102,8 @@ def test_every_invariant_has_its_error() -> None:
     assert {*TRIPPED, "S22"} == set(CHECKED)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # S11 takes more than a minute
 @pytest.mark.parametrize("invariant", TRIPPED)
 def test_a_planted_error_trips_it(invariant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, first = TRIPPED[invariant]

@@ -17,6 +17,8 @@ from .crash.model import Held, Model, ViolationError, check_compacted
 from .crash.notes import Note, Plan
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 def test_killed_writers_break_no_promise(policy: str) -> None:
     command = [sys.executable, "-m", "tests.storage.crash", "--kills", "6", "--policy", policy, "--json"]

@@ -28,6 +28,7 @@ def example() -> dict[str, Any]:
 NAMES = example()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", cases_for(NAMES["PipeEnv"]("")), ids=lambda case: case.name)
 async def test_example_conforms(case: Case, tmp_path: Path) -> None:
     await run_case(case, NAMES["PipeEnv"](tmp_path))

@@ -296,6 +296,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "broken"), BROKEN, ids=[f"{name}-{number}" for number, (name, _) in enumerate(BROKEN)]
 )

@@ -403,6 +403,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "broken"), BROKEN, ids=lambda each: each if isinstance(each, str) else "")
 async def test_a_broken_transport_fails_and_the_promise_is_named(name, broken):
     case, error = await outcome(broken, name)
@@ -412,6 +413,7 @@ async def test_a_broken_transport_fails_and_the_promise_is_named(name, broken):
     assert len(said.partition(" Seen: ")[2]) > 20, said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({name for name, _ in BROKEN}))
 @pytest.mark.parametrize("whole", [by_message(), by_stream()], ids=["message", "stream"])
 async def test_without_the_defect_it_passes(name, whole):

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from ..replication.cli.command_process import command
+from ..tiers import uses
 from .test_docs_page import PAGE, TRANSPORTS
 
 (SOURCE,) = (block for block in TRANSPORTS if "class PacketTransport" in block)
@@ -113,6 +114,7 @@ sys.exit("\\n".join(failed) or 0)
 
 
 @pytest.fixture(scope="module")
+@uses("slow")
 def beside() -> Iterator[dict[str, str]]:
     """The environment of a process that finds the installed package."""
     # Not pytest's folder: a socket's path has 107 bytes at most.
@@ -134,6 +136,7 @@ def beside() -> Iterator[dict[str, str]]:
         shutil.rmtree(folder)
 
 
+@pytest.mark.timeout(300)
 def test_the_demo_runs_over_both_with_a_killed_leader(beside: dict[str, str]) -> None:
     url, store = f"packet://{beside['TMPDIR']}/node-{{node}}", f"json://{beside['TMPDIR']}/meta.json"
     arguments = ["demo", "--listen", url, "--store", store, "--no-spark", "--records", "20000"]
@@ -182,6 +185,7 @@ def test_a_cluster_to_work_with_stands_on_both(
         run.finish()
 
 
+@pytest.mark.timeout(450)
 def test_the_kit_of_stores_is_green(beside: dict[str, str]) -> None:
     done = subprocess.run(
         [sys.executable, "-c", STORE_KIT], env=beside, capture_output=True, text=True, timeout=400
@@ -190,6 +194,7 @@ def test_the_kit_of_stores_is_green(beside: dict[str, str]) -> None:
     assert int(done.stdout) > 40
 
 
+@pytest.mark.timeout(450)
 def test_the_kit_is_green_with_other_processes_too(beside: dict[str, str]) -> None:
     done = subprocess.run(
         [sys.executable, "-c", KIT], env=beside, capture_output=True, text=True, timeout=400

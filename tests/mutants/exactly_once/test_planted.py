@@ -8,6 +8,7 @@ from ..worlds import hunt
 from .planted import REGISTRY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REGISTRY.mutants)
 def test_it_is_noticed(name: str) -> None:
     found = hunt(name, "exactly_once", 200)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ...tiers import slow_but
 from ..worlds import hunt
 from .histories import histories
 from .machines import SERVICES
@@ -14,7 +15,7 @@ UNCLEAN = 52
 """A seed with an unclean election, which loses what was acknowledged."""
 
 
-@pytest.mark.parametrize("service", list(SERVICES))
+@pytest.mark.parametrize("service", slow_but(SERVICES, "queue"))
 def test_histories_are_linearizable_under_all_faults(service: str) -> None:
     told = histories(service, SEEDS.start, SEEDS.stop)
     assert told.wrong == []
@@ -26,6 +27,7 @@ def test_nothing_is_promised_after_an_unclean_election() -> None:
     assert (told.wrong, told.unclean) == ([], 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(REGISTRY.mutants))
 def test_it_is_noticed(name: str) -> None:
     assert hunt(name, "services", 60).caught

@@ -7,6 +7,7 @@ import trio
 
 from insync.replication.simulation.transactions import run
 
+from ...tiers import slow_but
 from ..worlds import hunt
 from . import elsewhere
 from .planted import REGISTRY
@@ -14,6 +15,7 @@ from .planted import REGISTRY
 SEEDS = 60
 
 
+@pytest.mark.slow
 def test_no_promise_is_broken_in_any_of_some_seeds() -> None:
     results = [run(seed) for seed in range(SEEDS)]
     assert [(each.seed, str(each.violation)) for each in results if each.violation] == []
@@ -26,7 +28,7 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert run(7) == run(7)
 
 
-@pytest.mark.parametrize("name", REGISTRY.mutants)
+@pytest.mark.parametrize("name", slow_but(REGISTRY.mutants, "TZ17", "TZ32"))
 def test_it_is_noticed(name: str) -> None:
     found = hunt(name, "transactions", 900)
     assert found.invariant.startswith("T"), found

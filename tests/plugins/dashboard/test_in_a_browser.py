@@ -14,6 +14,7 @@ from insync import __version__
 from insync.replication.client.threads.blocking import BlockingAdmin, BlockingConsumer, BlockingProducer
 from insync.transport.patience import PATIENCE as PATIENCE_OF_KITS
 from tests.processes import NodeProcess, cluster, start_again
+from tests.tiers import uses
 
 from .browser import (
     PATIENCE,
@@ -33,7 +34,6 @@ from .browser import (
 from .looks import is_marked, pale, skip_link, tab_to
 
 pytest.importorskip("nicegui")
-find_browser()
 pytestmark = pytest.mark.xdist_group("dashboard-in-a-browser")
 
 HOSTILE = b"<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
@@ -56,7 +56,9 @@ class Place:
 
 
 @pytest.fixture(scope="module")
+@uses("browser")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    find_browser()
     folder = tmp_path_factory.mktemp("cluster")
     with cluster(folder, 3, *OPTIONS) as nodes:
         servers = ",".join(node.endpoint for node in nodes)

@@ -14,7 +14,7 @@ from tests.processes import STEADY, cluster
 from .browser import browser, complaints, confirm, dashboard, fill, find_browser, press, shows
 
 pytest.importorskip("nicegui")
-find_browser()
+pytestmark = pytest.mark.browser
 
 NAME = "Name of a user of the cluster"
 
@@ -27,6 +27,7 @@ def log_in(page: WebDriver, url: str, name: str, password: str) -> None:
 
 
 def test_users_see_and_change_what_their_rules_let_them(tmp_path: Path) -> None:
+    find_browser()
     with cluster(tmp_path, 1, *STEADY) as (node,), BlockingAdmin(node.endpoint) as admin:
         admin.create_user("ops", "ops-password", allow=["consume", "produce", "admin"])
         admin.create_user("looker", "looker-password", allow=["consume"])

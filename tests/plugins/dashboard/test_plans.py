@@ -16,6 +16,7 @@ from insync.replication.cli.watching.measures import THROTTLES
 from insync.replication.client.admin import PartitionInfo
 from insync.replication.client.threads.blocking import BlockingAdmin, BlockingProducer
 from tests.processes import NodeProcess, cluster, start_again
+from tests.tiers import uses
 
 from .browser import (
     browser,
@@ -57,6 +58,7 @@ def servers(nodes: list[NodeProcess]) -> str:
 
 
 @pytest.fixture(scope="module")
+@uses("browser")
 def page(servers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
     """With the forms of *Do*."""
     find_browser()

@@ -14,8 +14,7 @@ from tests.processes import cluster
 from .browser import browser, complaints, dashboard_process, find_browser, reads, shows, text_of, until
 
 pytest.importorskip("nicegui")
-find_browser()
-pytestmark = pytest.mark.xdist_group("dashboard-of-a-slow-cluster")
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("dashboard-of-a-slow-cluster")]
 
 DELAY = 1.0
 """Seconds of one answer; a look waits for three, one after the other."""
@@ -54,6 +53,7 @@ PAGES = ("Cluster", "Topics", "Groups", "Transactions", "Why", "Do")
 
 
 def test_a_slow_cluster_is_said_to_be_slow_and_the_pages_wait_for_nothing(tmp_path: Path) -> None:
+    find_browser()
     (tmp_path / "sitecustomize.py").write_text(LATER % DELAY)
     slow = tmp_path / "slow"
     env = {"PYTHONPATH": str(tmp_path), "SLOW_WHILE": str(slow)}

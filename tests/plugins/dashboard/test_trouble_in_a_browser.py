@@ -12,11 +12,11 @@ from selenium.webdriver.remote.webdriver import WebDriver
 
 from insync.replication.client.threads.blocking import BlockingAdmin, BlockingProducer
 from tests.processes import NodeProcess
+from tests.tiers import uses
 
 from .browser import browser, choose, complaints, confirm, dashboard, find_browser, press, reads, shows, until
 
 pytest.importorskip("nicegui")
-find_browser()
 pytestmark = pytest.mark.xdist_group("dashboard-in-trouble")
 
 UNHEARD = """
@@ -49,7 +49,9 @@ class Place:
 
 
 @pytest.fixture(scope="module")
+@uses("browser")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    find_browser()
     folder = tmp_path_factory.mktemp("trouble")
     (folder / "sitecustomize.py").write_text(UNHEARD)
     node = NodeProcess.start(1, folder, env={"PYTHONPATH": str(folder)})

@@ -16,11 +16,13 @@ import pytest
 from ...interop.kafka import Java, resolve
 from ...processes import STEADY_ENV
 from ...requires import EVERYTHING, missing
+from ...tiers import uses
 
 _CLASSPATH = "insync/kafka-clients-4.4.0"
 
 
 @pytest.fixture(scope="session")
+@uses("jvm")
 def clients(request: pytest.FixtureRequest) -> Java:
     """The newest kafka-clients, found as the tests of `tests/interop` find Kafka."""
     remembered = request.config.cache

@@ -389,6 +389,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 async def test_hostile_peers_are_hung_up_on(name, tmp_path, monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 16, 1 << 16))

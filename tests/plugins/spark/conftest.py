@@ -11,6 +11,7 @@ from insync.plugins.spark import JavaError, SparkMissingError, check_java, check
 from insync.replication import BlockingAdmin
 from tests.processes import NodeProcess, cluster
 from tests.requires import missing
+from tests.tiers import uses
 
 from .executors.clusters import java_options
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
+@uses("jvm")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on local[2]; the only one of the whole run, since a process can have one JVM only."""
     try:

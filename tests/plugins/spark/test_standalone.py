@@ -17,6 +17,7 @@ import pytest
 from insync.plugins.spark import JavaError, SparkMissingError, check_java, check_pyspark
 from insync.replication import BlockingAdmin
 from tests.requires import missing
+from tests.tiers import uses
 
 from .executors.clusters import HOSTS, Cluster, is_alive, standalone
 from .pipeline import data_folders as data
@@ -78,6 +79,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+@uses("jvm")
 def master(folder: Path) -> Iterator[Cluster]:
     """A master with three workers, whose environment knows nothing of this package."""
     try:

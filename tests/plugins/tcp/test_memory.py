@@ -156,6 +156,7 @@ async def test_idle_connections_take_little(nursery):
         connection.abort("for the test")
 
 
+@pytest.mark.slow
 async def test_what_many_idle_connections_took_is_given_back(nursery, tmp_path):
     """Both ends in processes of their own: this one may have memory left over from earlier tests."""
     each, _ = await idle_connections(3000)

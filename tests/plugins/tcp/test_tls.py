@@ -76,6 +76,7 @@ def test_what_is_left_out():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", cases_for(TlsEnv()), ids=lambda case: case.name)
 async def test_tls(case, env):
     await run_case(case, env)

@@ -26,6 +26,7 @@ from insync.replication.metadata import (
     Watch,
 )
 from tests.replication.metadata.children import Family, gone_after
+from tests.tiers import uses
 
 from .server import TICK_MS, ZookeeperServer, zookeeper
 
@@ -43,6 +44,7 @@ def family(server: ZookeeperServer) -> Iterator[Family]:
 
 
 @pytest.fixture
+@uses("jvm")
 def own_server(tmp_path: Path) -> Iterator[ZookeeperServer]:
     """A server that the test may kill."""
     with zookeeper(tmp_path / "zookeeper") as server:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ...requires import missing
+from ...tiers import slow_but
 from .command_process import Command, all_end, command
 
 RECORDS = 3000
@@ -41,7 +42,7 @@ def test_a_killed_leader_loses_nothing(tmp_path: Path) -> None:
         assert not list(run.temporary.iterdir()), "the temporary folder is removed"
 
 
-@pytest.mark.parametrize("transport", ["tls", "unix", "shm", "mix"])
+@pytest.mark.parametrize("transport", slow_but(["tls", "unix", "shm", "mix"], "mix"))
 def test_nothing_is_lost_over_any_transport(tmp_path: Path, transport: str) -> None:
     if transport == "tls" and shutil.which("openssl") is None:
         missing("no openssl on the path")
@@ -68,7 +69,7 @@ def test_nothing_is_lost_over_any_transport(tmp_path: Path, transport: str) -> N
         assert not list(run.temporary.iterdir()), "the temporary folder is removed"
 
 
-@pytest.mark.parametrize("kind", ["drop", "flip"])
+@pytest.mark.parametrize("kind", slow_but(["drop", "flip"], "drop"))
 def test_a_planted_defect_fails_the_demo(tmp_path: Path, kind: str) -> None:
     arguments = ["demo", "--no-spark", "--records", str(RECORDS), "--seed", "6", "--plant", kind, "--json"]
     with command(arguments, tmp_path) as run:
@@ -99,7 +100,9 @@ def test_data_is_kept_on_request(tmp_path: Path) -> None:
     assert next(iter(logs.values())).count(b"roses are red") == 500
 
 
-@pytest.mark.parametrize("moment", ["nodes are up", "SIGKILL to node", "acknowledged by all"])
+@pytest.mark.parametrize(
+    "moment", slow_but(["nodes are up", "SIGKILL to node", "acknowledged by all"], "SIGKILL to node")
+)
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, moment: str) -> None:
     with command(["demo", "--no-spark", "--records", str(MANY), "--seed", "7"], tmp_path) as run:
         run.wait_for_line(moment)
@@ -112,6 +115,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, moment: str) -> None:
         assert not run.lines["stderr"]
 
 
+@pytest.mark.slow
 def test_nodes_do_not_outlive_a_killed_demo(tmp_path: Path) -> None:
     with command(["demo", "--no-spark", "--records", "3000000"], tmp_path) as run:
         run.wait_for_line("nodes are up")

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from insync.replication import Admin, Producer
@@ -79,6 +80,7 @@ async def test_a_node_that_is_stopped_in_a_commit_leaves_the_isr_and_acks_go_on(
                     stopped.process.send_signal(signal.SIGCONT)
 
 
+@pytest.mark.slow
 async def test_acks_need_no_store_and_status_tells_what_waits_for_whom(tmp_path: Path) -> None:
     with cluster(tmp_path, 2) as nodes:
         servers = [node.endpoint for node in nodes]

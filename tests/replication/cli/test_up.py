@@ -209,6 +209,7 @@ def test_a_cluster_that_never_was_leaves_nothing(tmp_path: Path) -> None:
     assert not list(run.temporary.iterdir())
 
 
+@pytest.mark.slow
 def test_what_is_unhealthy_is_shown_and_status_says_so(tmp_path: Path) -> None:
     with command(["up", "--nodes", "3"], tmp_path) as run:
         given = run.wait_for_line("export INSYNC_SERVERS=").split("=", 1)[1]
@@ -262,6 +263,7 @@ def test_a_topic_or_unhealthy_has_to_be_given(servers: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_node_is_drained(tmp_path: Path) -> None:
     with command(["up", "--nodes", "4"], tmp_path) as run:
         given = run.wait_for_line("export INSYNC_SERVERS=").split("=", 1)[1]
@@ -293,6 +295,7 @@ def test_a_node_is_drained(tmp_path: Path) -> None:
         run.finish()
 
 
+@pytest.mark.slow
 def test_nodes_share_a_store_of_any_scheme(tmp_path: Path) -> None:
     """Here that of a server, as a plugin's is: nothing of it lies among the data."""
     server = subprocess.Popen(

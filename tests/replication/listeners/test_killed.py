@@ -17,6 +17,7 @@ import pytest
 from insync.replication import BlockingAdmin, BlockingConsumer, BlockingNode, BlockingProducer
 from insync.replication.core.types import PartitionId
 from tests.replication.node.test_cluster import settings
+from tests.tiers import uses
 
 from . import killed_worker
 
@@ -256,6 +257,7 @@ class Lives:
 
 
 @pytest.fixture(scope="module")
+@uses("slow")
 def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
     folder = tmp_path_factory.mktemp("killed")
     with BlockingNode(settings(folder, 1, session_timeout_ms=60_000)) as node:

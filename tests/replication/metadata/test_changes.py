@@ -115,6 +115,7 @@ def test_deltas_of_the_memory_store_add_up(steps: list) -> None:
     trio.run(follow, MemoryHub().store, steps)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(HISTORIES)
 def test_deltas_of_the_sqlite_store_add_up(steps: list) -> None:

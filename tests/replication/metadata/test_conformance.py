@@ -22,6 +22,7 @@ async def test_memory_behind_the_border(case: Case, autojump_clock: MockClock) -
     await case.run(GuardedBench(MemoryBench()))
 
 
+@pytest.mark.slow
 @every_case
 async def test_sqlite_behind_the_border(case: Case, tmp_path: Path) -> None:
     await case.run(GuardedBench(SqliteBench(tmp_path)))

@@ -49,6 +49,7 @@ class JsonBench(Bench):
         session.renewals.cancel()  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_worked_store_conforms(case: Case, tmp_path: Path) -> None:
     await case.run(JsonBench(tmp_path))

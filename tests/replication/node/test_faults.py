@@ -184,6 +184,7 @@ async def test_a_session_that_ends_before_the_node_is_registered_is_replaced(
     assert len(set(ended)) == ends
 
 
+@pytest.mark.slow
 async def test_a_node_outlives_an_outage_longer_than_its_session(cluster: Cluster) -> None:
     async with AsyncExitStack() as stack:
         nodes = [

@@ -32,6 +32,7 @@ SEEDS = 24
 QUIET = Settings(faults=(), moves=0.0, reassignments=0.0, changes=0.0)
 
 
+@pytest.mark.slow
 def test_no_promise_is_broken_in_any_of_some_seeds() -> None:
     results = [run(seed) for seed in range(SEEDS)]
     assert [(result.seed, str(result.violation)) for result in results if result.violation] == []
@@ -124,6 +125,7 @@ def test_nobody_begins_to_write_in_a_lull() -> None:
     assert 20 < lulls < 80
 
 
+@pytest.mark.slow
 def test_a_failing_run_is_made_short_and_can_be_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LeaderRole, "_epoch_end", lambda self, event: None)
     found = next(result for result in map(run, range(SEEDS)) if result.violation is not None)

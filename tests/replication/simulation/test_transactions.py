@@ -67,6 +67,7 @@ def test_a_seed_that_is_to_host_them_is_otherwise_as_it_was() -> None:
     assert not Settings.swarm(1, (Topic(name="t"),), transactions=True).transactions
 
 
+@pytest.mark.slow
 def test_as_transactions_end_their_coordinators_are_killed_and_lead_elsewhere() -> None:
     settings = attrs.evolve(PLAIN, faults=("TE",), transactions=4)
     runs = [Run(seed, settings) for seed in range(4)]

@@ -32,6 +32,7 @@ class Seats(ReplicatedObject):
         return self.taken.get(seat)
 
 
+@pytest.mark.slow
 def test_the_program_on_asyncio(threaded_servers: list[str]) -> None:
     servers = threaded_servers
 
@@ -79,6 +80,7 @@ def test_the_program_on_asyncio(threaded_servers: list[str]) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_the_program_in_threads(threaded_servers: list[str]) -> None:
     servers = threaded_servers
     with in_threads.ReplicatedDict.open(servers, "state", name="api-1") as d:

@@ -759,6 +759,7 @@ async def test_members_of_enumerations_are_what_they_stand_for(servers: list[str
         assert await s.discard(Colour.RED) and not await s.contains("red")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "call"),
     [

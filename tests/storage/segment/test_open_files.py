@@ -43,6 +43,7 @@ def open_directory(folder: Path, settings: LogSettings | None = None) -> LogDire
     return LogDirectory(folder, cluster_id="c", node_id=1, settings=settings)
 
 
+@pytest.mark.slow
 def test_a_thousand_partitions_hold_few_files_open_and_no_threads(tmp_path: Path, limit: int) -> None:
     gc.collect()
     for _ in range(2):

@@ -14,7 +14,13 @@ from .clients import CLIENTS, ClientError, attempt
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("kafka")]
 
 
-@pytest.mark.parametrize("name", ["java-2.4.1-smoke", "kafkajs"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("java-2.4.1-smoke", marks=pytest.mark.jvm),
+        pytest.param("kafkajs", marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+    ],
+)
 def test_a_client_writes_reads_and_administers(tmp_path: Path, cluster: Cluster, name: str) -> None:
     """Each program ends with `done`, or says what was wrong; what it needs from outside may be missing."""
     client = CLIENTS[name]

@@ -13,6 +13,7 @@ import pytest
 
 from ....interop.kafka import Java, resolve
 from ....requires import EVERYTHING, missing
+from ....tiers import uses
 from ..conftest import Cluster
 from .test_python_clients import librdkafka as librdkafka
 
@@ -22,6 +23,7 @@ TOOLS = "org.apache.kafka.tools."
 
 
 @pytest.fixture(scope="module")
+@uses("jvm")
 def tools(request: pytest.FixtureRequest) -> Java:
     remembered = request.config.cache
     assert remembered is not None

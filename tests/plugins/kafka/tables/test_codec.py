@@ -36,6 +36,7 @@ def minimal(name: str, version: int) -> bytes:
     return whole(message(name)(), version)
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(st.data())
 def test_what_is_encoded_is_decoded(data: st.DataObject) -> None:
@@ -211,6 +212,7 @@ def test_tagged_fields_that_nobody_knows_count_as_elements() -> None:
         decode(kind, 12, tags, elements=2)
 
 
+@pytest.mark.slow
 @settings(max_examples=2000)
 @given(st.data())
 def test_no_bytes_raise_anything_else(data: st.DataObject) -> None:
@@ -231,6 +233,7 @@ def test_no_bytes_raise_anything_else(data: st.DataObject) -> None:
     assert 0 <= end <= len(frame)
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_by_the_input() -> None:
     """The most costly request of its size: empty parts of three bytes each."""
     worst = 0.0

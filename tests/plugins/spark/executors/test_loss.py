@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from insync.plugins.spark import JavaError, SparkMissingError, check_java, check_pyspark
 from tests.requires import missing
 
@@ -13,6 +15,8 @@ WITHIN_S = 15.0
 """The command asks for 5; machines that build are busier."""
 
 
+@pytest.mark.jvm
+@pytest.mark.timeout(900)
 def test_no_acknowledged_record_is_lost_with_an_executor() -> None:
     try:
         check_pyspark()

@@ -102,6 +102,7 @@ def test_an_audit_that_finds_something(
     assert (told["ok"], told["defects"][0]["offset"], told["differences"][0]["offset"]) == (False, 50, 50)
 
 
+@pytest.mark.jvm
 @pytest.mark.parametrize(
     ("line", "status", "why"),
     [

@@ -16,12 +16,14 @@ from insync.replication.cli.demo.report import Counted, ReadingAlong, Report, St
 from insync.replication.cli.demo.scene import Scene
 from tests.replication.cli.command_process import all_end, command
 from tests.requires import missing
+from tests.tiers import uses
 
 RECORDS = 3000
 DEADLINE_S = 400.0
 
 
 @pytest.fixture
+@uses("jvm")
 def _spark_runs() -> None:
     try:
         check_pyspark()

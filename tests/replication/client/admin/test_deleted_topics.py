@@ -198,6 +198,7 @@ async def test_a_reader_without_a_position_is_told_and_asks_no_more() -> None:
         assert sum(node.seen[Kind.LIST_OFFSETS] for node in cluster.nodes) == asked < 50
 
 
+@pytest.mark.slow
 async def test_real_nodes_say_so_too(tmp_path: Path) -> None:
     with real_cluster(tmp_path) as nodes:
         servers = [node.endpoint for node in nodes]

@@ -232,6 +232,7 @@ async def test_a_decompression_bomb_is_refused_by_name():
                 assert len((await consumer.poll(10_000))[0].value) == 120 * MIB
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("each", "records", "skip"), [(120 * MIB, 1, True), (MIB, 15, False)])
 async def test_many_batches_that_grow_cost_the_memory_of_a_few(each, records, skip):
     """40 batches, of 120 MiB each or of 15 MiB: a poll takes no more than `fetch_max_bytes` of them."""

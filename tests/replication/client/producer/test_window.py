@@ -249,6 +249,7 @@ def test_the_same_in_a_transaction(done):
     play(done, begins_at_zero=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "begins_at_zero"), [*((seed, False) for seed in range(4)), (4, True), (5, True)]
 )

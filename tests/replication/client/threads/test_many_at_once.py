@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from insync.replication.client.threads.blocking import BlockingAdmin, BlockingProducer
 from tests.processes import cluster
 
@@ -47,6 +49,8 @@ print(json.dumps(outcomes))
 """
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_thousand_consumers_that_start_at_once_all_read(tmp_path: Path) -> None:
     with cluster(tmp_path, 3) as nodes:
         servers = [node.endpoint for node in nodes]

@@ -128,6 +128,7 @@ def moving_records(draw: st.DrawFn) -> PartitionRecord:
     )
 
 
+@pytest.mark.slow
 @hypothesis.settings(deadline=None, max_examples=300)
 @hypothesis.given(moving_records())
 def test_a_move_ends_when_all_that_it_needs_are_in_sync(record: PartitionRecord) -> None:

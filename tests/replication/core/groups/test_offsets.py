@@ -427,6 +427,7 @@ def test_an_expiry_of_its_own_is_honoured() -> None:
     assert host.machine.groups == {}
 
 
+@pytest.mark.slow
 def test_many_tombstones_go_in_several_batches() -> None:
     host = GroupHost(t=2500)
     asked = [gm.GroupOffset(topic="t", partition=each, offset=1) for each in range(2500)]

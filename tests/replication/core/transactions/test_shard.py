@@ -300,6 +300,7 @@ def test_the_first_version_keeps_its_epoch_and_may_ask_again() -> None:
 # Expiration, and what is told
 
 
+@pytest.mark.slow
 def test_an_id_that_nobody_uses_is_forgotten_and_never_an_open_one() -> None:
     host = Coordinator()
     host.init(timeout_ms=900_000)

@@ -155,6 +155,7 @@ BROKEN: list[tuple[str, tuple[tuple[str, str], ...], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "changes", "seen"), BROKEN, ids=[f"{name}-{at}" for at, (name, *_) in enumerate(BROKEN)]
 )

@@ -155,6 +155,7 @@ async def lose_a_directory(
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS])
 async def test_a_directory_that_cannot_be_written_takes_only_its_own_partitions_with_it(
     tmp_path: Path, device: Device, error: int, caplog: pytest.LogCaptureFixture
@@ -165,6 +166,7 @@ async def test_a_directory_that_cannot_be_written_takes_only_its_own_partitions_
     assert "state=offline" in line and "partitions=2 " in line and "other nodes lead" in line
 
 
+@pytest.mark.slow
 async def test_a_directory_that_hangs_takes_only_its_own_partitions_with_it(
     tmp_path: Path, device: Device, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -175,6 +177,7 @@ async def test_a_directory_that_hangs_takes_only_its_own_partitions_with_it(
     assert "has not finished for 2 s" in line
 
 
+@pytest.mark.slow
 async def test_a_node_stops_though_a_device_hangs(
     tmp_path: Path, device: Device, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -210,6 +213,7 @@ async def trusted(folder: Path) -> set[str]:
         return {each.directory_id for each in decode_record(rec.IncarnationRecord, entry.value).directories}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("error", "is_trusted"), [(errno.ENOSPC, True), (errno.EIO, False)])
 @pytest.mark.parametrize("others", [0, 1])
 async def test_a_device_that_lost_writes_is_no_proof_at_the_next_start(
@@ -247,6 +251,7 @@ async def test_a_device_that_lost_writes_is_no_proof_at_the_next_start(
         assert {int(value) for value in await consume(node.endpoints, "t", 1 + others, 20)} == set(range(20))
 
 
+@pytest.mark.slow
 async def test_a_directory_that_was_away_for_a_while_is_still_proof_of_what_it_had(tmp_path: Path) -> None:
     async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin:
         await admin.create_topic("t", 2, 1)
@@ -264,6 +269,7 @@ async def test_a_directory_that_was_away_for_a_while_is_still_proof_of_what_it_h
         assert all(part.isr == [1] and not part.recovering for part in info.partitions)
 
 
+@pytest.mark.slow
 async def test_replaced_directories_start_empty_and_are_filled_by_the_others(tmp_path: Path) -> None:
     async with Node(settings(tmp_path, 2)) as other:
         async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin:

@@ -39,6 +39,7 @@ async def starts(admin: Admin, topic: str) -> set[tuple[int, int]]:
     }
 
 
+@pytest.mark.slow
 async def test_old_segments_go_on_every_replica_and_readers_go_on(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         nodes = [await stack.enter_async_context(Node(settings(tmp_path, n, **SOON))) for n in (1, 2)]
@@ -314,6 +315,7 @@ async def test_a_clock_that_jumps_deletes_no_young_records(
         assert len(await consume(servers, "t", 1, 40)) == 40
 
 
+@pytest.mark.slow
 async def test_one_clock_that_is_behind_is_named_and_stops_retention_on_its_own_node_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -24,6 +24,7 @@ from tests.chaos.replica_files import surviving_records
 from tests.devices import CannotMountError
 from tests.processes import NodeProcess, cluster, start_again
 from tests.requires import missing
+from tests.tiers import uses
 
 from ..process.test_processes import read_all
 from ..test_cluster import full_isr, replicas_agree, until
@@ -33,6 +34,7 @@ _START_SECONDS = 60.0
 
 
 @pytest.fixture
+@uses("power")
 def powered(tmp_path: Path) -> Iterator[Callable[..., Machine]]:
     """Makes the machine of a test, which ends with it."""
     with ExitStack() as stack:

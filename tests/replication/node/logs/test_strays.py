@@ -35,6 +35,7 @@ async def forget(store: str, *keys: str) -> None:
         await opened.commit([], [Delete(key) for key in keys])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sealed", [True, False])
 async def test_a_changed_topic_id_costs_three_replicas_nothing(tmp_path: Path, sealed: bool) -> None:
     """The node with the changed file starts first, and would lead the others."""

@@ -230,6 +230,7 @@ def told_by(node: NodeProcess, folder: Path) -> list[dict[str, Any]]:
     return [line for line in map(json.loads, text.splitlines()) if "event" in line]
 
 
+@pytest.mark.slow
 async def test_real_nodes_tell_each_change_exactly_once(tmp_path: Path) -> None:
     """A leader is killed and comes back: on every node the lines of a partition make one chain without gaps."""
     # Only the end of a session shows that the victim is gone: a node that a busy machine keeps waiting stays.
