@@ -344,7 +344,8 @@ class InsyncStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableN
             full, first = there, self._starts(set(there))
         begin = {at: begin.get(at, first[at]) for at in full}
         tell_loss(deleted(begin, full, first), self._plan.read.fail_on_data_loss)
-        ranges = [Range(*at, max(begin[at], first[at]), full[at]) for at in sorted(full)]
+        # Retention may have passed the end of a batch, too.
+        ranges = [Range(*at, min(full[at], max(begin[at], first[at])), full[at]) for at in sorted(full)]
         return self._plan.tasks(ranges)
 
     def _not_gone(self, ends: Offsets) -> Offsets:
