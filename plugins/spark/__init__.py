@@ -22,6 +22,7 @@ from .errors import (
     SparkError,
     SparkMissingError,
     StalledError,
+    TopicRecreatedError,
 )
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ __all__ = [
     "OffsetError",
     "DataLossError",
     "StalledError",
+    "TopicRecreatedError",
 ]
 
 

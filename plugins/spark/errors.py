@@ -33,6 +33,10 @@ class DataLossError(SparkError):
     """Offsets that were asked for have been deleted; see `failOnDataLoss`."""
 
 
+class TopicRecreatedError(DataLossError):
+    """A topic that was being read was deleted, and another one has its name; see `failOnDataLoss`."""
+
+
 class NotRepeatableError(SparkError):
     """`exactlyOnce` was asked for rows that may differ, or come in another order, when a task is run again."""
 

@@ -45,7 +45,8 @@ def recreated(at: PartitionId, offset: int | None, former: str, present: str) ->
     """The topic was deleted, and there is another one of its name; ids of both."""
     text = (
         f"{at}: the topic (id {former}) was deleted and another of the same name created (id {present}): records "
-        f"of the old topic from offset {offset} on are lost unread, and offsets now refer to the new topic; {_REMEDY}"
+        f"of the old topic from offset {offset} on are lost unread, and offsets now refer to the new topic; "
+        f"{_REMEDY}"
     )
     error = _error(text, at, -1 if offset is None else offset, -1, -1, None, "recreation")
     error.topic_ids = former, present
