@@ -13,6 +13,7 @@ from ._plan import check_repeatable, exactly_once
 from ._session import FORMAT, check_pyspark, register, session
 from .errors import (
     BatchHistoryError,
+    ConnectError,
     DataLossError,
     JavaError,
     NotRepeatableError,
@@ -48,6 +49,7 @@ __all__ = [
     "JavaError",
     "NotRepeatableError",
     "BatchHistoryError",
+    "ConnectError",
     "OptionError",
     "SchemaError",
     "OffsetError",

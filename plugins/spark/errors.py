@@ -41,6 +41,10 @@ class NotRepeatableError(SparkError):
     """`exactlyOnce` was asked for rows that may differ, or come in another order, when a task is run again."""
 
 
+class ConnectError(SparkError):
+    """Spark Connect shows a session no plan of the driver's JVM, and something needs one."""
+
+
 class BatchHistoryError(SparkError):
     """A batch of a stream with `transactional` may have been written before, or later ones were."""
 
