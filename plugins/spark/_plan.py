@@ -47,7 +47,8 @@ def check_repeatable(frame: DataFrame) -> None:
         raise ConnectError(
             "exactly_once looks at the plan in the driver's JVM, which a session of Spark Connect does not show; "
             "write any plan by exactly_once(df, transactional=True), or, if you know that the plan gives the same "
-            "rows in the same order each time, set the options exactlyOnce='true' and repeatablePlan='true' yourself"
+            "rows in the same order each time, set the options exactlyOnce='true' and repeatablePlan='true' "
+            "yourself"
         ) from error
     for node in _nodes(plan):
         name = node.getClass().getSimpleName()
