@@ -43,7 +43,7 @@ MAX_HELLO = 16 << 10
 LARGE_BODY = 64 << 10
 """Bytes. Larger bodies count, like payloads: from here on they are asked for before they get memory."""
 NOT_HERE = b"\x89ISR\r\nno"
-"""What a port for other clients answers to a preface, before it closes: the dialer then knows its mistake."""
+"""The answer of a port for other clients to a preface, before it closes: the dialer then knows its mistake."""
 WIRE_VERSIONS = (1, 1)
 """Oldest and newest version of this format that this code speaks."""
 

@@ -72,8 +72,10 @@ def _lent(
 
 @attrs.frozen
 class Found:
-    """What there is of a subscription. Offsets are asked for afterwards: if a topic is made again meanwhile, the
-    ids are of the former one, and what is read by them is told as lost.
+    """The partitions that there are of a subscription, and the ids of their topics.
+
+    Readers ask for offsets afterwards. If a topic is made again meanwhile, the ids are of the former one, and the
+    first read tells that it is gone.
     """
 
     partitions: list[Partition]

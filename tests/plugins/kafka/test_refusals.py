@@ -451,7 +451,7 @@ async def test_a_client_of_the_nodes_own_protocol_is_told_that_the_port_is_kafka
 
 
 async def test_a_server_that_closes_without_a_word_is_told_as_one() -> None:
-    """As a broker of Kafka does it, which takes the first bytes for the size of a frame; and a busy node, too."""
+    """A broker of Kafka does so, which takes the first bytes for the size of a frame; a busy node does so, too."""
 
     async def close(stream: trio.SocketStream) -> None:
         await stream.receive_some(4)

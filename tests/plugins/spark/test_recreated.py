@@ -225,7 +225,7 @@ def test_a_batch_that_was_planned_of_the_old_topic_is_not_read_of_the_new_one(
         strict.partitions(start, end)
     assert told(caught.value, old, new)
     assert values_of(loose, start, end) == []
-    # What had been planned when the topic was deleted.
+    # Tasks that were planned before the topic was deleted.
     with pytest.raises(TopicRecreatedError) as caught:
         list(strict.read(planned[0]))
     assert told(caught.value, old, new)
