@@ -1,6 +1,7 @@
 """A look through text files before anything is written: it names the first line that is not of the format.
 
-Spark itself names no line. It takes the rest of a file for one value if a quote is not closed, and any line for JSON.
+Spark itself names no line. It takes the rest of a file for one value if a quote is not closed, and any line for
+JSON.
 """
 
 from __future__ import annotations

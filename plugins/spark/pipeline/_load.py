@@ -81,7 +81,7 @@ def load(
     if format == "csv" or format == "json":
         check_lines(rows.inputFiles(), format, options or {})
     if format in _KEPT:
-        table = _of_lines(rows, key)
+        table = _of_lines(rows, key, objects=format == "json")
     else:
         table = _of_columns(rows, key, value)
     with _even_splits(spark), watching(spark, "loading", progress, one_stage=True):
@@ -155,10 +155,16 @@ def _rows(spark: SparkSession, paths: list[str], format: Format, options: Mappin
     return rows.where(rows[_LINE].rlike(r"\S")) if format == "json" else rows
 
 
-def _of_lines(rows: DataFrame, key: str | None) -> DataFrame:
+def _of_lines(rows: DataFrame, key: str | None, *, objects: bool) -> DataFrame:
+    """objects: fail at a line that is no JSON object, as there may be in files that only Spark can open."""
     from pyspark.sql import functions as f
 
-    columns = [f.col(_LINE).cast("binary").alias("value")]
+    line = f.col(_LINE)
+    if objects:
+        is_object = f.ltrim(line).startswith("{") & f.get_json_object(line, "$").isNotNull()
+        said = f.concat(f.lit("a line is no JSON object, and lines before it may have been written: "), line)
+        line = f.when(is_object, line).otherwise(f.raise_error(said))
+    columns = [line.cast("binary").alias("value")]
     if key is not None:
         columns.append(f.get_json_object(_LINE, f"$.{key}").cast("binary").alias("key"))
     return rows.select(*columns)

@@ -203,6 +203,28 @@ def test_files_that_are_not_of_their_format(
     assert read(servers, topic) == []
 
 
+@pytest.mark.parametrize(
+    "text", [PRETTY, '{"a": 1}\n[{"a": 2}]\n', '{"a": 1}\n{"a":\n2}\n'], ids=["1", "2", "3"]
+)
+def test_files_that_only_spark_can_open(
+    spark: SparkSession,
+    admin: BlockingAdmin,
+    servers: str,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+) -> None:
+    """Nothing has looked through them before, so that the load fails where it comes to such a line."""
+    monkeypatch.setattr("insync.plugins.spark.pipeline._load.check_lines", lambda *given: None)
+    admin.create_topic(topic, 1, 3)
+    (tmp_path / "t.json").write_text(text)
+    with pytest.raises(
+        Exception, match="a line is no JSON object, and lines before it may have been written"
+    ):
+        load(spark, [tmp_path / "t.json"], servers, topic, format="json")
+
+
 def test_blank_lines_between_objects_are_no_records(
     spark: SparkSession, admin: BlockingAdmin, servers: str, topic: str, tmp_path: Path
 ) -> None:
