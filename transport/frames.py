@@ -42,6 +42,8 @@ PREFACE = struct.Struct("<8sHHIQ")
 MAX_HELLO = 16 << 10
 LARGE_BODY = 64 << 10
 """Bytes. Larger bodies count, like payloads: from here on they are asked for before they get memory."""
+NOT_HERE = b"\x89ISR\r\nno"
+"""The answer of a port for other clients to a preface, before it closes: the dialer then knows its mistake."""
 WIRE_VERSIONS = (1, 1)
 """Oldest and newest version of this format that this code speaks."""
 
@@ -363,6 +365,11 @@ def check_magic(first: bytes) -> None:
         hint = (
             "; it looks like a Kafka client, which needs a kafka:// address of the node" if is_kafka else ""
         )
+        if first.startswith(NOT_HERE):
+            hint = (
+                "; this is a node's port for other clients, such as those of Kafka (kafka://): give the address by "
+                "which nodes and insync's own clients reach it, such as its tcp:// address"
+            )
         raise ProtocolError(f"no peer of this protocol: it sent {first[:16]!r}{hint}")
 
 

@@ -286,6 +286,9 @@ class Link:
             except (ProtocolViolationError, MalformedError) as error:
                 log.warning("%s: the connection is closed: %s", self._peer, error)
                 self._closing = str(error)
+                if isinstance(error, ProtocolViolationError) and error.farewell and machine.is_idle:
+                    self._unsent.append(error.farewell)
+                    self._writer.set()
                 room = 0
             if self._closing:
                 if machine.is_idle and not self._unsent:

@@ -13,6 +13,7 @@ from ._plan import check_repeatable, exactly_once
 from ._session import FORMAT, check_pyspark, register, session
 from .errors import (
     BatchHistoryError,
+    ConnectError,
     DataLossError,
     JavaError,
     NotRepeatableError,
@@ -22,6 +23,7 @@ from .errors import (
     SparkError,
     SparkMissingError,
     StalledError,
+    TopicRecreatedError,
 )
 
 if TYPE_CHECKING:
@@ -47,11 +49,13 @@ __all__ = [
     "JavaError",
     "NotRepeatableError",
     "BatchHistoryError",
+    "ConnectError",
     "OptionError",
     "SchemaError",
     "OffsetError",
     "DataLossError",
     "StalledError",
+    "TopicRecreatedError",
 ]
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
-from ...replication.client import BlockingAdmin, BlockingConsumer
+import attrs
+
+from ...replication.client import BlockingAdmin, BlockingConsumer, UnknownTopicError
 from ...replication.core.wording import counted
-from ._offsets import Offsets, Partition, Subscription
+from ._offsets import Ids, Offsets, Partition, Subscription
 from ._options import Connection, settled
 from .errors import OptionError
 
@@ -68,6 +70,18 @@ def _lent(
             client.close(1.0)
 
 
+@attrs.frozen
+class Found:
+    """The partitions that there are of a subscription, and the ids of their topics.
+
+    Readers ask for offsets afterwards. If a topic is made again meanwhile, the ids are of the former one, and the
+    first read tells that it is gone.
+    """
+
+    partitions: list[Partition]
+    ids: Ids
+
+
 class ClusterReader:
     """What a driver asks of the cluster to plan a read."""
 
@@ -79,7 +93,7 @@ class ClusterReader:
         with admin(self._connection) as one:
             return {(at.topic, at.partition): offset for at, offset in one.group_offsets(group).items()}
 
-    def partitions(self, wanted: Subscription, *, if_there: bool = False) -> list[Partition]:
+    def find(self, wanted: Subscription, *, if_there: bool = False) -> Found:
         """All that is subscribed to, in order; with `if_there` without topics that do not exist (any more).
 
         Raises:
@@ -88,30 +102,44 @@ class ClusterReader:
         """
         if wanted.partitions:
             named = sorted({topic for topic, _ in wanted.partitions})
-            counts = self._counts(self._there(named.__contains__) if if_there else named)
+            counts, ids = self._described(self._there(named.__contains__) if if_there else named)
             for topic, number in wanted.partitions:
                 if number >= counts.get(topic, number + 1):
                     raise OptionError(
                         f"assign: topic {topic!r} has {counted(counts[topic], 'partition')}; it has no "
                         f"partition {number}"
                     )
-            return [at for at in wanted.partitions if at[0] in counts]
+            return Found([at for at in wanted.partitions if at[0] in counts], ids)
         names: Sequence[str] = wanted.topics
         if wanted.pattern is not None:
             names = self._there(wanted.matches)
         elif if_there:
             names = self._there(names.__contains__)
-        return [(name, n) for name, count in self._counts(names).items() for n in range(count)]
+        counts, ids = self._described(names)
+        return Found([(name, n) for name, count in counts.items() for n in range(count)], ids)
+
+    def still_there(self, topics: Iterable[str]) -> Found:
+        """Those of the topics that exist, whole."""
+        wanted = Subscription(topics=tuple(sorted(set(topics))))
+        try:
+            return self.find(wanted)
+        except UnknownTopicError:
+            return self.find(wanted, if_there=True)
 
     def _there(self, wanted: Callable[[str], bool]) -> list[str]:
         with admin(self._connection) as client:
             return [name for name in client.list_topics() if wanted(name)]
 
-    def _counts(self, names: Sequence[str]) -> dict[str, int]:
+    def _described(self, names: Sequence[str]) -> tuple[dict[str, int], Ids]:
+        """How many partitions each topic has, and its id: as of now, while consumers remember former topics."""
         if not names:
-            return {}
+            return {}, {}
         with admin(self._connection) as client:
-            return {topic.name: len(topic.partitions) for topic in client.describe_topics(names)}
+            topics = client.describe_topics(names)
+        return (
+            {topic.name: len(topic.partitions) for topic in topics},
+            {topic.name: topic.topic_id for topic in topics},
+        )
 
     def first(self, partitions: Sequence[Partition]) -> Offsets:
         """Where each log begins."""
@@ -125,20 +153,33 @@ class ClusterReader:
         with consumer(self._connection) as client:
             return _plain(client.end_offsets(partitions))
 
-    def kept_start(self, stream_id: str) -> Offsets:
+    def kept_start(self, stream_id: str) -> tuple[Offsets, Ids]:
         """Where a stream of this name began; empty if it has not."""
         with admin(self._connection) as client:
-            return _plain(client.committed_offsets(_START + stream_id))
+            return _without_ids(client.committed_offsets(_START + stream_id))
 
-    def keep_start(self, stream_id: str, offsets: Offsets) -> Offsets:
+    def keep_start(self, stream_id: str, offsets: Offsets, ids: Ids) -> tuple[Offsets, Ids]:
         """Keep where a stream begins, unless that is kept already; what is kept."""
+        named = {(f"{topic}/{ids[topic]}", number): offset for (topic, number), offset in offsets.items()}
         with admin(self._connection) as client:
-            return _plain(client.commit_offsets(_START + stream_id, offsets, if_absent=True))
+            return _without_ids(client.commit_offsets(_START + stream_id, named, if_absent=True))
 
     def at_times(self, times: Offsets) -> dict[Partition, int | None]:
         """The first offset at or after a time; None: there is none."""
         with consumer(self._connection) as client:
             return _plain(client.offsets_for_times(times))
+
+
+def _without_ids(kept: Mapping[Any, int]) -> tuple[Offsets, Ids]:
+    """No topic has a slash in its name; behind one stands its id. Former versions kept none."""
+    offsets: Offsets = {}
+    ids: Ids = {}
+    for (name, number), offset in kept.items():
+        topic, _, topic_id = name.partition("/")
+        offsets[topic, number] = offset
+        if topic_id:
+            ids[topic] = topic_id
+    return offsets, ids
 
 
 V = TypeVar("V")

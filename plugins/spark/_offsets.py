@@ -15,6 +15,8 @@ from .errors import OffsetError, OptionError
 
 Partition = tuple[str, int]
 Offsets = dict[Partition, int]
+Ids = dict[str, str]
+"""Of topics, by their names: a topic that is made again has another one."""
 
 EARLIEST, LATEST = -2, -1
 """As they stand in the JSON of offsets."""
@@ -211,16 +213,28 @@ def parse_offsets(name: str, text: str) -> Offsets:
     return offsets
 
 
-def to_json(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
-    """As Spark keeps them. It compares their text, so the keys stand in one order always."""
-    found: dict[str, dict[str, int]] = {}
+Json = dict[str, dict[str, Any]]
+"""As Spark keeps offsets in its checkpoints: `{"topicA":{"0":23,"1":5,"id":"..."}}`."""
+_ID = "id"
+
+
+def to_json(offsets: Mapping[Partition, int], ids: Mapping[str, str]) -> Json:
+    """Spark compares their text, so the keys stand in one order always."""
+    found: Json = {}
     for (topic, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[str(partition)] = offset
+    for topic, each in found.items():
+        if topic in ids:
+            each[_ID] = ids[topic]
     return found
 
 
-def from_json(found: Mapping[str, Mapping[str, int]]) -> Offsets:
-    return {(topic, int(n)): offset for topic, each in found.items() for n, offset in each.items()}
+def from_json(found: Json) -> tuple[Offsets, Ids]:
+    """Offsets, and the ids of topics; there are none in checkpoints of former versions."""
+    offsets = {
+        (topic, int(at)): offset for topic, each in found.items() for at, offset in each.items() if at != _ID
+    }
+    return offsets, {topic: each[_ID] for topic, each in found.items() if _ID in each}
 
 
 def _check_all(name: str, given: Mapping[Partition, int], partitions: Sequence[Partition]) -> None:
@@ -245,6 +259,7 @@ class Range:
     partition: int
     start: int
     end: int
+    topic_id: str = ""
 
     def __len__(self) -> int:
         return self.end - self.start

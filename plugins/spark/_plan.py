@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ._session import FORMAT
-from .errors import NotRepeatableError
+from .errors import ConnectError, NotRepeatableError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter
@@ -37,9 +37,19 @@ def check_repeatable(frame: DataFrame) -> None:
     """Raise NotRepeatableError, naming the operator, if rows or their order may differ in a second run.
 
     So with shuffles (joins, aggregates, sorts, repartition), limits, samples, and functions that are not
-    deterministic.
+    deterministic. Raises ConnectError over Spark Connect, which shows no plan.
     """
-    plan = frame._jdf.queryExecution().analyzed()
+    from pyspark.errors import PySparkAttributeError
+
+    try:
+        plan = frame._jdf.queryExecution().analyzed()
+    except PySparkAttributeError as error:
+        raise ConnectError(
+            "exactly_once looks at the plan in the driver's JVM, which a session of Spark Connect does not show; "
+            "write any plan by exactly_once(df, transactional=True), or, if you know that the plan gives the same "
+            "rows in the same order each time, set the options exactlyOnce='true' and repeatablePlan='true' "
+            "yourself"
+        ) from error
     for node in _nodes(plan):
         name = node.getClass().getSimpleName()
         if name not in _REPEATABLE:
@@ -73,6 +83,7 @@ def exactly_once(frame: DataFrame, *, transactional: bool = False) -> DataFrameW
 
     Raises:
       NotRepeatableError: The plan may give other rows, or another order, when a task is run again.
+      ConnectError: This is Spark Connect, and not `transactional`.
     """
     if transactional:
         frame, options = frame.repartition(1), {"transactional": "true"}

@@ -17,7 +17,7 @@ from ._decode import Decoder
 from ._offsets import Range
 from ._options import Connection
 from ._workers import settle
-from .errors import DataLossError, SparkError, StalledError
+from .errors import DataLossError, SparkError, StalledError, TopicRecreatedError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +40,8 @@ def read_range(options: ReadOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
     """All that the range holds. Gaps that compaction left are no loss.
 
     Raises:
-      DataLossError: Part of the range has been deleted, and that is to be told.
+      DataLossError: Part of the range has been deleted, and that is to be told; TopicRecreatedError if all of it
+        was, as its topic was deleted and made again.
       StalledError: Nothing came for `pollTimeoutMs`.
       SparkError: A batch cannot be decoded.
     """
@@ -113,7 +114,10 @@ class _Task:
         return pause > 0
 
     def _seek(self, offset: int) -> None:
-        self._consumer.seek((self._wanted.topic, self._wanted.partition), offset)
+        # A client that another task has used may still know a former topic of the name.
+        self._consumer.seek(
+            (self._wanted.topic, self._wanted.partition), offset, topic_id=self._wanted.topic_id
+        )
 
     def _check_quiet(self, since: float, position: int) -> None:
         if time.monotonic() - since > self._options.poll_timeout_ms / 1000:
@@ -127,6 +131,12 @@ class _Task:
     def _lost(self, position: int, error: OffsetOutOfRangeError) -> int:
         """Where to go on behind what is not there any more; told, or only logged."""
         end = self._wanted.end
+        if error.topic_ids is not None:
+            tell_recreated(
+                [f"{self._name}: offsets [{position}, {end}) are gone: {made_again(*error.topic_ids)}"],
+                self._options.fail_on_data_loss,
+            )
+            return end
         if position >= error.log_start_offset:
             what = (
                 f"offsets [{position}, {end}) are not in the log any more, which ends at {error.end_offset}"
@@ -151,4 +161,22 @@ def tell_loss(losses: Sequence[str], fail: bool) -> None:
     said = "; ".join(losses)
     if fail:
         raise DataLossError(f"{said}. Set failOnDataLoss to false to continue with the remaining records")
+    _log.warning("data loss: %s", said)
+
+
+def made_again(former: str, present: str) -> str:
+    return f"the topic with the id {former} was deleted, and made again with the id {present}"
+
+
+def tell_recreated(losses: Sequence[str], fail: bool) -> None:
+    """As `tell_loss`, of topics that were made again."""
+    if not losses:
+        return
+    said = "; ".join(losses)
+    if fail:
+        raise TopicRecreatedError(
+            f"{said}. Begin a new checkpoint (with another streamId, or after "
+            "Admin.forget_offsets('spark-start/STREAMID'), if the stream has one), or set failOnDataLoss to false "
+            "to go on at the first record of the new topic"
+        )
     _log.warning("data loss: %s", said)

@@ -19,14 +19,16 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from ...replication import ReplicationError
-from ...replication.client import RequestTimeoutError, UnknownTopicError
-from ._clients import ClusterReader
+from ...replication.client import UnknownTopicError
+from ._clients import ClusterReader, Found
 from ._columns import check_schema
 from ._filters import Bounds, PushFilters
 from ._offsets import (
     EARLIEST,
     LATEST,
     Bound,
+    Ids,
+    Json,
     Offsets,
     Partition,
     Range,
@@ -41,7 +43,7 @@ from ._offsets import (
     to_json,
 )
 from ._options import Options
-from ._reading import ReadOptions, read_range, tell_loss
+from ._reading import ReadOptions, made_again, read_range, tell_loss, tell_recreated
 from ._tracebacks import plainly
 from ._workers import Sent, settle
 from .errors import OffsetError, OptionError
@@ -177,15 +179,19 @@ class InsyncReader(Sent, DataSourceReader):
     @plainly
     def partitions(self) -> list[InputPartition]:
         plan, cluster = self._plan, ClusterReader(self._plan.read.connection)
-        partitions = cluster.partitions(plan.subscription)
+        found = cluster.find(plan.subscription)
+        partitions = found.partitions
         first, last = cluster.first(partitions), cluster.last(partitions)
         start = plan.resolve(cluster, plan.start, partitions, first, last, to_end=False)
         end = plan.resolve(cluster, self._end, partitions, first, last, to_end=True)
         tell_loss(deleted(start, end, first), plan.read.fail_on_data_loss)
-        ranges = [Range(*at, max(offset, first[at]), end[at]) for at, offset in sorted(start.items())]
-        found = plan.tasks(self._from_time(cluster, self._bounds.narrow(ranges)))
+        ranges = [
+            Range(*at, max(offset, first[at]), end[at], found.ids[at[0]])
+            for at, offset in sorted(start.items())
+        ]
+        tasks = plan.tasks(self._from_time(cluster, self._bounds.narrow(ranges)))
         settle()
-        return found
+        return tasks
 
     def _from_time(self, cluster: ClusterReader, ranges: list[Range]) -> list[Range]:
         since = self._bounds.from_ms
@@ -204,6 +210,14 @@ class InsyncReader(Sent, DataSourceReader):
         return read_range(self._plan.read, partition.value)
 
 
+@attrs.frozen
+class _Ends:
+    """Where topics end, and which topics these are."""
+
+    last: Offsets
+    ids: Ids
+
+
 class InsyncStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming query. One instance lives on the driver for the whole run; tasks have copies of another."""
 
@@ -215,9 +229,11 @@ class InsyncStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableN
         self._went_on = -math.inf
         """When the last batch was begun."""
         self._stream_id = options.text("streamId")
-        self._initial: Offsets | None = None
-        self._until: Offsets | None = None
-        self._seen: Offsets = {}
+        self._initial: Json | None = None
+        self._until: _Ends | None = None
+        self._seen: _Ends | None = None
+        self._recreated: set[tuple[str, str]] = set()
+        """Topics that were made again, by name and former id, which have been told."""
         if self._stream_id is None and self._begins_where_it_moves():
             start = "latest" if self._plan.start.group is None else f"group:{self._plan.start.group}"
             raise OptionError(
@@ -236,29 +252,33 @@ class InsyncStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableN
     # Offsets
 
     @plainly
-    def initialOffset(self) -> dict[str, dict[str, int]]:
+    def initialOffset(self) -> Json:
         """Spark asks twice, and again after a restart before the first batch was done: always the same answer."""
         if self._initial is None:
-            self._initial = self._find_initial()
-        return to_json(self._initial)
+            self._initial = to_json(*self._find_initial())
+        return self._initial
 
-    def _find_initial(self) -> Offsets:
+    def _find_initial(self) -> tuple[Offsets, Ids]:
         cluster = self._cluster
         if self._stream_id is not None:
             kept = cluster.kept_start(self._stream_id)
-            if kept:
+            if kept[0]:
                 return kept
-        partitions = cluster.partitions(self._plan.subscription)
+        there = cluster.find(self._plan.subscription)
+        partitions = there.partitions
         first, last = cluster.first(partitions), cluster.last(partitions)
         found = self._plan.resolve(cluster, self._plan.start, partitions, first, last, to_end=False)
         tell_loss(deleted(found, last, first), self._plan.read.fail_on_data_loss)
         found = {at: max(offset, first[at]) for at, offset in found.items()}
-        return cluster.keep_start(self._stream_id, found) if self._stream_id is not None else found
+        if self._stream_id is None:
+            return found, there.ids
+        return cluster.keep_start(self._stream_id, found, there.ids)
 
     @plainly
-    def latestOffset(self, start: dict[str, dict[str, int]], limit: ReadLimit) -> dict[str, dict[str, int]]:
-        begin = from_json(start)
-        last = self._until if self._until is not None else self._available(begin)
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
+        begin, former = from_json(start)
+        seen = self._until if self._until is not None else self._available(begin)
+        begin, last = self._of_same_topics(begin, former, seen.ids), seen.last
         self._tell_losses(begin, last)
         # A partition that is new begins at its first record, and one that is gone stays where it was.
         begin |= self._starts({at for at in last if at not in begin})
@@ -267,7 +287,22 @@ class InsyncStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableN
             return start
         if isinstance(limit, ReadMaxRows):
             end = limited(begin, end, limit.max_rows)
-        return to_json(end)
+        return to_json(end, former | seen.ids)
+
+    def _of_same_topics(self, begin: Offsets, former: Ids, present: Ids) -> Offsets:
+        """Without topics that were made again: their partitions are new, and begin at their first record.
+
+        Where one of the ids is not known nothing shows that the topic is another one.
+        """
+        again = {topic for topic, one in former.items() if present.get(topic, one) != one}
+        told = {(topic, former[topic]) for topic in again}
+        new = told - self._recreated
+        losses = [f"{topic}: {made_again(one, present[topic])}" for topic, one in sorted(new)]
+        if losses and not self._plan.read.fail_on_data_loss:
+            self._recreated |= new
+            losses[-1] += f"; topics made again so far: {len(self._recreated)}"
+        tell_recreated(losses, self._plan.read.fail_on_data_loss)
+        return {at: offset for at, offset in begin.items() if at[0] not in again}
 
     def _waits_for_more(self, begin: Offsets, end: Offsets) -> bool:
         """Whether there are too few records for a batch, and the last one is not long enough ago."""
@@ -280,9 +315,13 @@ class InsyncStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableN
         self._went_on = now
         return False
 
-    def _available(self, known: Offsets) -> Offsets:
-        self._seen = self._cluster.last(self._there({topic for topic, _ in known}))
+    def _available(self, known: Offsets) -> _Ends:
+        self._seen = self._ends({topic for topic, _ in known})
         return self._seen
+
+    def _ends(self, known: Collection[str] = ()) -> _Ends:
+        there = self._there(known)
+        return _Ends(self._cluster.last(there.partitions), there.ids)
 
     def _tell_losses(self, known: Offsets, last: Offsets) -> None:
         """Partitions that were read and are not there any more, or are shorter than that."""
@@ -299,14 +338,14 @@ class InsyncStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableN
         ]
         tell_loss(shrunk, self._plan.read.fail_on_data_loss)
 
-    def _there(self, known: Collection[str] = ()) -> list[Partition]:
+    def _there(self, known: Collection[str]) -> Found:
         """What there is to be read; topics that are gone are the caller's to tell, or may be missing at all."""
         plan, cluster = self._plan, self._cluster
         try:
-            return cluster.partitions(plan.subscription)
+            return cluster.find(plan.subscription)
         except UnknownTopicError:
-            found = cluster.partitions(plan.subscription, if_there=True)
-            if plan.read.fail_on_data_loss and not set(known) - {topic for topic, _ in found}:
+            found = cluster.find(plan.subscription, if_there=True)
+            if plan.read.fail_on_data_loss and not set(known) - found.ids.keys():
                 raise
             return found
 
@@ -318,47 +357,46 @@ class InsyncStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableN
             return ReadMaxRows(self._most)
         return ReadAllAvailable() if self._least is None else ReadMinRows(self._least)
 
-    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
+    def reportLatestOffset(self) -> Json | None:
         """For the lag in the query's progress."""
-        return to_json(self._seen) if self._seen else None
+        return to_json(self._seen.last, self._seen.ids) if self._seen is not None else None
 
     @plainly
     def prepareForTriggerAvailableNow(self) -> None:
-        self._until = self._cluster.last(self._there())
+        self._until = self._ends()
 
     # Batches
 
     @plainly
-    def partitions(
-        self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]
-    ) -> list[InputPartition]:
+    def partitions(self, start: Json, end: Json) -> list[InputPartition]:
         """The same for the same offsets, also after a restart: only what was deleted meanwhile is missing."""
-        begin, until = from_json(start), from_json(end)
+        (begin, former), (until, ids) = from_json(start), from_json(end)
+        begin = self._of_same_topics(begin, former, ids)
         full = {at: offset for at, offset in until.items() if offset > begin.get(at, -1)}
-        try:
-            first = self._starts(set(full))
-        except (UnknownTopicError, RequestTimeoutError):
-            there = self._not_gone(full)
-            if there == full:
-                raise
-            full, first = there, self._starts(set(there))
+        there = self._cluster.still_there({topic for topic, _ in full})
+        full = self._not_gone(self._of_same_topics(full, ids, there.ids), there)
+        first = self._starts(set(full))
         begin = {at: begin.get(at, first[at]) for at in full}
         tell_loss(deleted(begin, full, first), self._plan.read.fail_on_data_loss)
-        ranges = [Range(*at, max(begin[at], first[at]), full[at]) for at in sorted(full)]
+        # Retention may have passed the end of a batch, too.
+        ranges = [
+            Range(*at, min(full[at], max(begin[at], first[at])), full[at], there.ids[at[0]])
+            for at in sorted(full)
+        ]
         return self._plan.tasks(ranges)
 
-    def _not_gone(self, ends: Offsets) -> Offsets:
+    def _not_gone(self, ends: Offsets, there: Found) -> Offsets:
         """Without what was deleted after a batch was planned."""
-        named = Subscription(partitions=tuple(sorted(ends)))
-        there = set(self._cluster.partitions(named, if_there=True))
-        gone = [f"{topic}-{number} is gone, unread" for topic, number in sorted(ends.keys() - there)]
-        tell_loss(gone, self._plan.read.fail_on_data_loss)
-        return {at: end for at, end in ends.items() if at in there}
+        gone = sorted(ends.keys() - set(there.partitions))
+        tell_loss(
+            [f"{topic}-{number} is gone, unread" for topic, number in gone], self._plan.read.fail_on_data_loss
+        )
+        return {at: end for at, end in ends.items() if at not in gone}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._plan.read, partition.value)
 
-    def commit(self, end: dict[str, dict[str, int]]) -> None:
+    def commit(self, end: Json) -> None:
         """Nothing to do: the checkpoint has the offsets."""
 
 
@@ -372,7 +410,7 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._error = error
 
     @plainly
-    def initialOffset(self) -> dict[str, dict[str, int]]:
+    def initialOffset(self) -> Json:
         raise self._error
 
     @plainly
@@ -380,13 +418,11 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise self._error
 
     @plainly
-    def latestOffset(self, start: dict[str, dict[str, int]], limit: ReadLimit) -> dict[str, dict[str, int]]:
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         raise self._error
 
     @plainly
-    def partitions(
-        self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]
-    ) -> list[InputPartition]:
+    def partitions(self, start: Json, end: Json) -> list[InputPartition]:
         raise self._error
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

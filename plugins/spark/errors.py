@@ -33,8 +33,16 @@ class DataLossError(SparkError):
     """Offsets that were asked for have been deleted; see `failOnDataLoss`."""
 
 
+class TopicRecreatedError(DataLossError):
+    """A topic that was being read was deleted, and another one has its name; see `failOnDataLoss`."""
+
+
 class NotRepeatableError(SparkError):
     """`exactlyOnce` was asked for rows that may differ, or come in another order, when a task is run again."""
+
+
+class ConnectError(SparkError):
+    """Spark Connect shows a session no plan of the driver's JVM, and something needs one."""
 
 
 class BatchHistoryError(SparkError):

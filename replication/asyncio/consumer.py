@@ -166,9 +166,9 @@ class Consumer(Bridge[TrioConsumer]):
         """The partitions that are read."""
         return await self._do(self._held.assignment)
 
-    async def seek(self, partition: tuple[str, int], offset: int) -> None:
+    async def seek(self, partition: tuple[str, int], offset: int, *, topic_id: str = "") -> None:
         """Read a partition from `offset` on, also if it stopped with an error."""
-        await self._do(lambda: self._held.seek(partition, offset))
+        await self._do(lambda: self._held.seek(partition, offset, topic_id=topic_id))
 
     async def seek_to_beginning(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
         """Read these (or all assigned) partitions from the oldest record that they still hold."""

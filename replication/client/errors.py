@@ -198,6 +198,7 @@ class OffsetOutOfRangeError(ServerError):
     `by`: "deletion" (retention, or `Admin.delete_records`), "truncation" (an unclean election or a damaged log:
     other records may be at these offsets now), "recreation" (another topic has the name now), or "" (unknown: the
     offset may never have existed).
+    `topic_ids`: if `by` is "recreation", the ids of the former topic and of the one that has its name now.
     """
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -208,6 +209,7 @@ class OffsetOutOfRangeError(ServerError):
     end_offset = -1
     lost: tuple[int, int] | None = None
     by: LossCause = ""
+    topic_ids: tuple[str, str] | None = None
 
 
 class CorruptMessageError(ServerError):

@@ -523,6 +523,12 @@ class Connection:
             self._session.ping()
 
 
+_SAID_NOTHING = (
+    "; it was closed without a word, as a node that is too busy does it, and as a broker of Kafka does it: is this "
+    "the tcp:// address of a node?"
+)
+
+
 async def connect(
     url: str,
     *,
@@ -578,9 +584,10 @@ async def connect(
                 node_secret=security.node_secret,
             )
         except (EndOfLink, LinkBroken) as error:
+            hint = "" if link.received else _SAID_NOTHING
             link.abort()
             raise ConnectSlowError(
-                f"{url}: the connection ended during the handshake: {error}", peer=url
+                f"{url}: the connection ended during the handshake: {error}{hint}", peer=url
             ) from error
         except BaseException:
             link.abort()

@@ -15,6 +15,7 @@ import attrs
 
 from insync.transport import Payload, size_of
 from insync.transport.buffers import POOL
+from insync.transport.frames import NOT_HERE
 
 from ..protocol.apis import Api
 from .errors import ProtocolViolationError
@@ -284,9 +285,12 @@ class Connection:
             hint = next(
                 (f"; it looks like {who}" for start, who in _HINTS.items() if head.startswith(start)), ""
             )
-            raise ProtocolViolationError(
+            error = ProtocolViolationError(
                 f"a frame of {size} bytes; one of API {api} may have 8 to {limit} here{hint}"
             )
+            if head == NOT_HERE[:4]:
+                error.farewell = NOT_HERE
+            raise error
         return int(size)
 
     def _parse(self, frame: memoryview) -> Request:

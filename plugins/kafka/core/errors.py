@@ -4,4 +4,9 @@ from __future__ import annotations
 
 
 class ProtocolViolationError(Exception):
-    """A client sends what Kafka's protocol does not have, or not now: the connection is closed."""
+    """A client sends what Kafka's protocol does not have, or not now: the connection is closed.
+
+    `farewell`: bytes that it is sent before, in its own protocol.
+    """
+
+    farewell = b""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 
 from ._jobs import Progress, quiet, watching
+from ._lines import RFC_4180, check_lines
 from ._writing import described, job_name, write_topic
 from .errors import InputError
 
@@ -62,7 +63,8 @@ def load(
 
     Args:
       paths: Files or folders, which executors must see under the same path.
-      format: `lines` of text; `csv` with a header line; `json`, an object in each line; `parquet`.
+      format: `lines` of text; `csv` with a header line, as RFC 4180 has it; `json`, an object in each line;
+        `parquet`.
       key: The column whose value is the record's key, as text; without it records have none. Of `lines` and `json`
         (which are kept as they are): a field of the JSON object that each line is.
       value: The columns that make up the value: one is taken as it is, several become a JSON object; by default
@@ -70,14 +72,16 @@ def load(
       options: Further options of Spark's reader, such as `sep` of csv.
 
     Raises:
-      InputError: A file or a column does not exist.
+      InputError: A file or a column does not exist, or a file is not of the format; nothing has been written.
       ClientError: The cluster refuses, or a topic does not exist.
     """
     began = time.monotonic()
     files, partitions = ready(paths, servers, topic, format=format, value=value)
     rows = _rows(spark, files, format, options or {})
+    if format == "csv" or format == "json":
+        check_lines(rows.inputFiles(), format, options or {})
     if format in _KEPT:
-        table = _of_lines(rows, key)
+        table = _of_lines(rows, key, objects=format == "json")
     else:
         table = _of_columns(rows, key, value)
     with _even_splits(spark), watching(spark, "loading", progress, one_stage=True):
@@ -139,18 +143,28 @@ def _found(path: str) -> str:
 
 
 def _rows(spark: SparkSession, paths: list[str], format: Format, options: Mapping[str, str]) -> DataFrame:
-    reader = spark.read.options(**options)
-    if format in _KEPT:
-        return reader.text(paths)
+    reader = spark.read.options(**{"header": "true", **RFC_4180} if format == "csv" else {}).options(
+        **options
+    )
     if format == "csv":
-        return reader.csv(paths, header=True)
-    return reader.parquet(*paths)
+        return reader.csv(paths)
+    if format == "parquet":
+        return reader.parquet(*paths)
+    rows = reader.text(paths)
+    # A blank line holds no object.
+    return rows.where(rows[_LINE].rlike(r"\S")) if format == "json" else rows
 
 
-def _of_lines(rows: DataFrame, key: str | None) -> DataFrame:
+def _of_lines(rows: DataFrame, key: str | None, *, objects: bool) -> DataFrame:
+    """objects: fail at a line that is no JSON object, as there may be in files that only Spark can open."""
     from pyspark.sql import functions as f
 
-    columns = [f.col(_LINE).cast("binary").alias("value")]
+    line = f.col(_LINE)
+    if objects:
+        is_object = f.ltrim(line).startswith("{") & f.get_json_object(line, "$").isNotNull()
+        said = f.concat(f.lit("a line is no JSON object, and lines before it may have been written: "), line)
+        line = f.when(is_object, line).otherwise(f.raise_error(said))
+    columns = [line.cast("binary").alias("value")]
     if key is not None:
         columns.append(f.get_json_object(_LINE, f"$.{key}").cast("binary").alias("key"))
     return rows.select(*columns)

@@ -172,6 +172,21 @@ class Cluster:
                 raise error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r}")
         return self.topics[name]
 
+    async def look_for(self, name: str, topic_id: str) -> None:
+        """Look for the topic of that id where another one of the name is known: that may be a former one.
+
+        As in `topic`, two nodes are asked if there are two, since one may be behind. Raises what `refresh` raises.
+        """
+        denials = 0
+        while denials < 2 and self.topics[name].topic_id != topic_id:
+            try:
+                await self.refresh()
+                denials += 1
+            except ClientError as error:
+                if not error.retriable:
+                    raise
+                await trio.sleep(self.backoff(1))
+
     def _exists(self, name: str) -> bool:
         known = self.topics.get(name)
         return known is not None and not known.deleted
@@ -436,6 +451,8 @@ class Cluster:
         if known is None:
             known = self.topics[info.name] = Topic(info.name, info.topic_id, leaders)
         elif known.topic_id != info.topic_id:
+            if revision < known.revision:
+                return  # a node that is behind still knows a former topic of the name
             known.topic_id, known.leaders = info.topic_id, leaders
         else:
             # A node that is behind must not take us back to a former leader.

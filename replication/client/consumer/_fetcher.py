@@ -77,7 +77,7 @@ class Reading:
     last_epoch: int = NO_EPOCH
     """Of the last batch before `fetch_offset`, if that was read."""
 
-    def restart(self, position: int | None, reset: int | None = None) -> None:
+    def restart(self, position: int | None, reset: int | None = None, topic_id: str = "") -> None:
         """Read from elsewhere; what was read ahead is dropped."""
         self.generation += 1
         self.position = self.fetch_offset = position
@@ -86,7 +86,9 @@ class Reading:
         self.chunks.clear()
         self.records = None
         self.retries, self.retry_at, self.corrupt = 0, -1.0, 0
-        self.topic_id, self.last_epoch = "", NO_EPOCH
+        self.topic_id, self.last_epoch = topic_id, NO_EPOCH
+        if topic_id:
+            self.known = False
         self.error = None
 
     def take(self, chunk: Chunk) -> None:
@@ -256,11 +258,11 @@ class Fetcher:
             reading.topic_id = topic.topic_id
         if reading.topic_id == topic.topic_id:
             return True
-        offset = reading.fetch_offset
+        offset, former = reading.fetch_offset, reading.topic_id
         reading.restart(None)
         reading.known = False
         # Nobody has seen anything of the new topic, so it is read from its beginning whichever way is set.
-        self._lost(reading, recreated(reading.at, offset), m.EARLIEST_TIMESTAMP)
+        self._lost(reading, recreated(reading.at, offset, former, topic.topic_id), m.EARLIEST_TIMESTAMP)
         self.wake()
         return False
 
@@ -470,7 +472,7 @@ class Fetcher:
         assert seen is not None
         start, high_watermark = reading.log_start_offset, reading.high_watermark
         at = max(start, min(seen, end.end_offset))
-        reading.restart(at)
+        reading.restart(at, topic_id=reading.topic_id)
         if at < seen:
             error = truncated(reading.at, at, seen, start, high_watermark)
             self._lost(reading, error, self.initial_reset(), resume_at=at)
@@ -499,17 +501,20 @@ class Fetcher:
         )
 
     async def _learn(self, reading: Reading, generation: int) -> None:
-        """See that the partition exists."""
+        """See that the partition exists, and that what is known of the topic is not older than the position."""
+        failure: ClientError | None = None
         try:
             await self._cluster.topic(reading.at.topic, timeout=_NEVER)
+            if reading.topic_id:
+                await self._cluster.look_for(reading.at.topic, reading.topic_id)
             await self._cluster.check_partition(reading.at)
-            reading.known = True
         except ClientError as error:
-            if reading.generation == generation:
-                reading.error = error
-                self.arrived.set()
+            failure = error
         if reading.generation == generation:
-            reading.learning = False
+            reading.known, reading.learning = failure is None, False
+            if failure is not None:
+                reading.error = failure
+                self.arrived.set()
         self.wake()
 
     async def _resolve(self, reading: Reading, generation: int) -> None:

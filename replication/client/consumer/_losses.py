@@ -41,13 +41,16 @@ def past_the_end(at: PartitionId, offset: int, start: int, end: int) -> OffsetOu
     return _error(text, at, offset, start, end, None, "")
 
 
-def recreated(at: PartitionId, offset: int | None) -> OffsetOutOfRangeError:
-    """The topic was deleted, and there is another one of its name."""
+def recreated(at: PartitionId, offset: int | None, former: str, present: str) -> OffsetOutOfRangeError:
+    """The topic was deleted, and there is another one of its name; ids of both."""
     text = (
-        f"{at}: the topic was deleted and another of the same name created: records of the old topic from "
-        f"offset {offset} on are lost unread, and offsets now refer to the new topic; {_REMEDY}"
+        f"{at}: the topic (id {former}) was deleted and another of the same name created (id {present}): records "
+        f"of the old topic from offset {offset} on are lost unread, and offsets now refer to the new topic; "
+        f"{_REMEDY}"
     )
-    return _error(text, at, -1 if offset is None else offset, -1, -1, None, "recreation")
+    error = _error(text, at, -1 if offset is None else offset, -1, -1, None, "recreation")
+    error.topic_ids = former, present
+    return error
 
 
 def _deleter(config: Mapping[str, Value]) -> str:

@@ -155,16 +155,22 @@ class Consumer(GroupReader):
         self._check_open()
         return list(self._fetcher.readings)
 
-    def seek(self, partition: tuple[str, int], offset: int) -> None:
+    def seek(self, partition: tuple[str, int], offset: int, *, topic_id: str = "") -> None:
         """Read a partition from `offset` on, even if it stopped with an error.
 
         Drops records that were read ahead. The next poll checks whether the log has the offset.
+
+        Args:
+          topic_id: The id of the topic (`Admin.describe_topics`) to which the offset belongs. If another topic has
+            the name now, it is not read at this offset: that is a loss "by recreation". By default the offset is of
+            whichever topic has the name.
 
         Raises:
           InvalidArgumentError: The offset is negative or above the maximum.
           ClientError: The partition is not assigned.
         """
-        self._restart([partition], given.whole("offset", offset, least=0), None)
+        at = given.whole("offset", offset, least=0)
+        self._restart([partition], at, None, given.text("topic_id", topic_id))
 
     def seek_to_beginning(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
         """Read these (or all assigned) partitions from their oldest record."""
@@ -175,11 +181,15 @@ class Consumer(GroupReader):
         self._restart(partitions, None, m.LATEST_TIMESTAMP)
 
     def _restart(
-        self, partitions: Iterable[tuple[str, int]] | None, offset: int | None, reset: int | None
+        self,
+        partitions: Iterable[tuple[str, int]] | None,
+        offset: int | None,
+        reset: int | None,
+        topic_id: str = "",
     ) -> None:
         chosen = self.assignment() if partitions is None else given.partitions(partitions)
         for reading in [self._reading(at) for at in chosen]:
-            reading.restart(offset, reset)
+            reading.restart(offset, reset, topic_id)
         self._fetcher.interrupt()
 
     def pause(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:

@@ -169,9 +169,9 @@ class BlockingConsumer(BlockingClient[Consumer]):
         """See `Consumer.assignment`."""
         return self._run(self._held.assignment)
 
-    def seek(self, partition: tuple[str, int], offset: int) -> None:
+    def seek(self, partition: tuple[str, int], offset: int, *, topic_id: str = "") -> None:
         """See `Consumer.seek`."""
-        self._do(lambda: self._held.seek(partition, offset))
+        self._do(lambda: self._held.seek(partition, offset, topic_id=topic_id))
 
     def seek_to_beginning(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
         """See `Consumer.seek_to_beginning`."""

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from insync.plugins.kafka.client import Client
 from insync.plugins.kafka.handlers import topics
 from insync.plugins.kafka.handlers.topics import seen
 from insync.plugins.kafka.protocol import Struct, message
 from insync.plugins.kafka.protocol.apis import Api, KafkaError
+from insync.replication.client import BootstrapError, Consumer
 from insync.replication.core.errors import ErrorCode
 from insync.replication.node.store._cluster_state import ClusterState
 from insync.storage.batch import build_batch
@@ -432,3 +434,34 @@ async def test_the_store_is_read_once_for_all_topics_that_a_request_names(
         told = await client.ask(Api.INCREMENTAL_ALTER_CONFIGS, 1, asked)
         assert {each.error_code for each in told.responses} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
         assert len(read) == 1
+
+
+@pytest.mark.parametrize("options", ["", "?sasl=PLAIN"])
+async def test_a_client_of_the_nodes_own_protocol_is_told_that_the_port_is_kafka_s(
+    tmp_path: Path, options: str
+) -> None:
+    """At once, however long it would wait for a node that is too busy to answer."""
+    async with node_at(tmp_path, options) as node:
+        address = node.gateway_endpoints[0].replace("kafka://", "tcp://")
+        with trio.fail_after(10), pytest.raises(BootstrapError) as caught:
+            async with Consumer([address], request_timeout_ms=60_000):
+                pass
+    assert "port for other clients, such as those of Kafka (kafka://)" in str(caught.value)
+    assert "such as its tcp:// address" in str(caught.value) and address in str(caught.value)
+
+
+async def test_a_server_that_closes_without_a_word_is_told_as_one() -> None:
+    """A broker of Kafka does so, which takes the first bytes for the size of a frame; a busy node does so, too."""
+
+    async def close(stream: trio.SocketStream) -> None:
+        await stream.receive_some(4)
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, close, [listener])
+        port = listener.socket.getsockname()[1]
+        with pytest.raises(BootstrapError, match=r"closed without a word.* broker of Kafka.* tcp:// address"):
+            async with Consumer([f"127.0.0.1:{port}"], request_timeout_ms=200, connect_timeout_ms=200):
+                pass
+        nursery.cancel_scope.cancel()

@@ -149,6 +149,23 @@ def test_what_was_deleted_is_told_or_passed_over(
     assert rows(read(subscribe=topic)) == [(0, n) for n in range(40, 100)]
 
 
+def test_all_that_a_batch_query_names_was_deleted(
+    read: Read, admin: BlockingAdmin, servers: str, topic: str
+) -> None:
+    admin.create_topic(topic, 1, 3)
+    with BlockingProducer(servers) as producer:
+        producer.send_many(topic, [b"x"] * 20).result(30)
+    admin.delete_records({(topic, 0): 15})
+    asked = {
+        "subscribe": topic,
+        "startingOffsets": f'{{"{topic}":{{"0":2}}}}',
+        "endingOffsets": f'{{"{topic}":{{"0":9}}}}',
+    }
+    with pytest.raises(Exception, match=rf"{topic}-0: offsets \[2, 9\) have been deleted"):
+        read(**asked).count()
+    assert rows(read(**asked, failOnDataLoss="false")) == []
+
+
 def bad(said: str, **options: str) -> Any:
     return pytest.param(options, said, id=said.split(":")[0][:40])
 

@@ -80,7 +80,8 @@ def test_all_that_is_there_in_small_batches_and_on_after_a_restart(
     query = output.run(frame)
     assert output.numbers() == list(range(131))
     end = json.loads(query.lastProgress.sources[0].endOffset)
-    assert end == {topic: {"0": 65, "1": 65, "2": 1}}
+    (found,) = admin.describe_topics([topic])
+    assert end == {topic: {"0": 65, "1": 65, "2": 1, "id": found.topic_id}}
 
 
 def test_latest_begins_where_it_first_began(
@@ -112,6 +113,34 @@ def test_what_retention_deleted_fails_the_query_or_is_passed_over(
     output.run(stream(subscribe=topic, startingOffsets="earliest", failOnDataLoss="false"))
     lost = {20, 22, 24, 26, 28}
     assert output.numbers() == [n for n in range(40) if n not in lost]
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_retention_that_has_passed_the_end_of_a_planned_batch(
+    stream: Stream, output: Output, servers: str, admin: BlockingAdmin, topic: str, fails: str
+) -> None:
+    """Each start plans that batch again, so one that cannot be planned would fail the query for ever."""
+    admin.create_topic(topic, 1, 1, SOLE)
+    with BlockingProducer(servers) as producer:
+        producer.send_many(topic, [b"%d" % n for n in range(20)]).result(30)
+    frame = stream(
+        subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="4", failOnDataLoss=fails
+    )
+
+    def overtaken(rows: DataFrame, batch: int) -> None:
+        admin.delete_records({(topic, 0): 9})
+        raise ValueError("the batch is planned, and not done")
+
+    dies = frame.writeStream.foreachBatch(overtaken).option("checkpointLocation", output.checkpoint)
+    with pytest.raises(Exception, match="the batch is planned, and not done"):
+        dies.trigger(availableNow=True).start().awaitTermination(150)
+    if fails == "true":
+        for _ in range(2):
+            with pytest.raises(Exception, match=rf"{topic}-0: offsets \[4, 8\) have been deleted"):
+                output.run(frame)
+        return
+    output.run(frame)
+    assert output.numbers() == list(range(9, 20))
 
 
 def test_each_record_once_though_the_leader_dies(spark: SparkSession, output: Output, tmp_path: Path) -> None:

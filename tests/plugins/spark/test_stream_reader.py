@@ -6,6 +6,7 @@ import json
 import time
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,13 @@ def reader(servers: str, **options: str) -> InsyncStreamReader:
     return InsyncStreamReader(given, source_schema(["value", "offset"], include_headers=False))
 
 
+def without_ids(offsets: dict[str, dict[str, Any]]) -> dict[str, dict[str, int]]:
+    """As they were before ids of topics stood in them."""
+    return {
+        topic: {at: offset for at, offset in each.items() if at != "id"} for topic, each in offsets.items()
+    }
+
+
 def produce(servers: str, topic: str, count: int, partition: int = 0) -> None:
     with BlockingProducer(servers) as producer:
         producer.send_many(topic, [b"x"] * count, partition=partition).result(30)
@@ -45,11 +53,11 @@ def test_latest_is_where_the_stream_first_began(servers: str, admin: BlockingAdm
     produce(servers, topic, 5)
     first = reader(servers, subscribe=topic, streamId=topic)
     began = {topic: {"0": 5, "1": 0}}
-    assert first.initialOffset() == began
+    assert without_ids(first.initialOffset()) == began
     produce(servers, topic, 3)
-    assert first.initialOffset() == began
-    assert reader(servers, subscribe=topic, streamId=topic).initialOffset() == began
-    assert reader(servers, subscribe=topic, streamId=f"{topic}-b").initialOffset() == {
+    assert without_ids(first.initialOffset()) == began
+    assert without_ids(reader(servers, subscribe=topic, streamId=topic).initialOffset()) == began
+    assert without_ids(reader(servers, subscribe=topic, streamId=f"{topic}-b").initialOffset()) == {
         topic: {"0": 8, "1": 0}
     }
     with pytest.raises(OptionError, match="needs the option streamId"):
@@ -62,14 +70,18 @@ def test_a_stream_begins_where_a_group_has_committed(servers: str, admin: Blocki
     admin.set_group_offsets(f"{topic}-group", {(topic, 0): 3})
     options = {"subscribe": topic, "startingOffsets": f"group:{topic}-group"}
     first = reader(servers, **options, streamId=topic)
-    assert first.initialOffset() == {topic: {"0": 3, "1": 0}}
+    assert without_ids(first.initialOffset()) == {topic: {"0": 3, "1": 0}}
     # What the group commits meanwhile does not move a stream that has begun.
     admin.set_group_offsets(f"{topic}-group", {(topic, 0): 5})
-    assert reader(servers, **options, streamId=topic).initialOffset() == {topic: {"0": 3, "1": 0}}
+    assert without_ids(reader(servers, **options, streamId=topic).initialOffset()) == {
+        topic: {"0": 3, "1": 0}
+    }
     with pytest.raises(OptionError, match=r"=group:.* needs the option streamId"):
         reader(servers, **options)
     nobody = {**options, "startingOffsets": "group:nobody"}
-    assert reader(servers, **nobody, streamId=f"{topic}-b").initialOffset() == {topic: {"0": 0, "1": 0}}
+    assert without_ids(reader(servers, **nobody, streamId=f"{topic}-b").initialOffset()) == {
+        topic: {"0": 0, "1": 0}
+    }
 
 
 def test_offsets_only_grow_and_new_partitions_are_read_whole(
@@ -81,11 +93,11 @@ def test_offsets_only_grow_and_new_partitions_are_read_whole(
     produce(servers, topic, 10)
     limit = stream.getDefaultReadLimit()
     assert isinstance(limit, ReadMaxRows) and limit.max_rows == 4
-    assert stream.latestOffset(start, limit) == {topic: {"0": 4}}
+    assert without_ids(stream.latestOffset(start, limit)) == {topic: {"0": 4}}
     admin.create_partitions(topic, 2)
     produce(servers, topic, 6, partition=1)
     end = stream.latestOffset(start, ALL)
-    assert json.dumps(end) == json.dumps({topic: {"0": 10, "1": 6}})
+    assert json.dumps(without_ids(end)) == json.dumps({topic: {"0": 10, "1": 6}})
     assert stream.reportLatestOffset() == end
     parts = [part.value for part in stream.partitions(start, end)]
     assert [(part.partition, part.start, part.end) for part in parts] == [(0, 0, 10), (1, 0, 6)]
@@ -105,8 +117,8 @@ def test_available_now_ends_at_what_there_was(servers: str, admin: BlockingAdmin
     stream = reader(servers, subscribe=topic, startingOffsets="earliest")
     stream.prepareForTriggerAvailableNow()
     produce(servers, topic, 10)
-    assert stream.latestOffset({topic: {"0": 3}}, ALL) == {topic: {"0": 10}}
-    assert stream.latestOffset({topic: {"0": 10}}, ALL) == {topic: {"0": 10}}
+    assert without_ids(stream.latestOffset({topic: {"0": 3}}, ALL)) == {topic: {"0": 10}}
+    assert without_ids(stream.latestOffset({topic: {"0": 10}}, ALL)) == {topic: {"0": 10}}
 
 
 def transact(servers: str, topic: str, *values: bytes, commits: bool) -> None:
@@ -143,7 +155,7 @@ def test_batches_of_what_is_committed_end_at_the_last_stable_offset(
         committed, everything = read(isolationLevel="read_committed"), read()
         start = committed.initialOffset()
         behind, end = committed.latestOffset(start, ALL), everything.latestOffset(start, ALL)
-        assert (behind, end) == ({topic: {"0": 5}}, {topic: {"0": 8}})
+        assert (without_ids(behind), without_ids(end)) == ({topic: {"0": 5}}, {topic: {"0": 8}})
         assert values_of(committed, start, behind) == [b"1", b"2"]
         # In a task of its own, whose range is nothing but what was aborted, and in the middle of a transaction.
         assert values_of(committed, {topic: {"0": 3}}, {topic: {"0": 4}}) == []
@@ -151,7 +163,7 @@ def test_batches_of_what_is_committed_end_at_the_last_stable_offset(
         assert values_of(everything, start, end) == [b"1", b"2", b"gone", b"open", b"3"]
         other.abort()
     deadline = time.monotonic() + 30
-    while (end := committed.latestOffset(behind, ALL)) != {topic: {"0": 9}}:
+    while without_ids(end := committed.latestOffset(behind, ALL)) != {topic: {"0": 9}}:
         assert time.monotonic() < deadline, end
     assert values_of(committed, behind, end) == [b"3"]
     with pytest.raises(OptionError, match="isolationLevel is 'serializable'"):
@@ -167,7 +179,7 @@ def test_a_range_ends_where_it_ends_and_not_at_a_record() -> None:
     """Compaction has left nothing of its end, not even a marker (druid#16689)."""
 
     class Behind:
-        def seek(self, at: tuple[str, int], offset: int) -> None:
+        def seek(self, at: tuple[str, int], offset: int, *, topic_id: str) -> None:
             self.offset = offset
 
         def poll_batches(self, timeout_ms: int) -> list[object]:
@@ -196,7 +208,7 @@ def test_a_pause_that_was_told_is_no_silence(
 
         asked = 0
 
-        def seek(self, at: tuple[str, int], offset: int) -> None:
+        def seek(self, at: tuple[str, int], offset: int, *, topic_id: str) -> None:
             pass
 
         def poll_batches(self, timeout_ms: int) -> list[object]:
@@ -268,18 +280,32 @@ def test_losses_are_named(servers: str, admin: BlockingAdmin, topic: str) -> Non
     with pytest.raises(DataLossError, match="was read up to offset 12, and the log ends at 10"):
         strict.latestOffset({topic: {"0": 12}}, ALL)
     loose = reader(servers, subscribe=topic, startingOffsets="earliest", failOnDataLoss="false")
-    assert loose.latestOffset({topic: {"0": 12}}, ALL) == {topic: {"0": 12}}
+    assert without_ids(loose.latestOffset({topic: {"0": 12}}, ALL)) == {topic: {"0": 12}}
     for each in (strict, loose):
         each.prepareForTriggerAvailableNow()
     with pytest.raises(DataLossError, match="was read up to offset 12, and the log ends at 10"):
         strict.latestOffset({topic: {"0": 12}}, ALL)
-    assert loose.latestOffset({topic: {"0": 12}}, ALL) == {topic: {"0": 12}}
+    assert without_ids(loose.latestOffset({topic: {"0": 12}}, ALL)) == {topic: {"0": 12}}
     admin.delete_records({(topic, 0): 7})
     start, end = {topic: {"0": 2}}, {topic: {"0": 9}}
     with pytest.raises(DataLossError, match=rf"{topic}-0: offsets \[2, 7\) have been deleted"):
         strict.partitions(start, end)
     (part,) = loose.partitions(start, end)
     assert [row["offset"] for batch in loose.read(part) for row in batch.to_pylist()] == [7, 8]
+
+
+def test_retention_that_has_passed_the_end_of_a_batch(servers: str, admin: BlockingAdmin, topic: str) -> None:
+    """All that was planned is gone, as small batches make likely: a loss, and not one that repeats for ever."""
+    admin.create_topic(topic, 1, 1, SOLE)
+    produce(servers, topic, 10)
+    admin.delete_records({(topic, 0): 7})
+    start, end = {topic: {"0": 1}}, {topic: {"0": 3}}
+    strict = reader(servers, subscribe=topic, startingOffsets="earliest")
+    with pytest.raises(DataLossError, match=rf"{topic}-0: offsets \[1, 3\) have been deleted"):
+        strict.partitions(start, end)
+    loose = reader(servers, subscribe=topic, startingOffsets="earliest", failOnDataLoss="false")
+    assert values_of(loose, start, end) == []
+    assert values_of(loose, end, {topic: {"0": 9}}) == [b"x"] * 2
 
 
 def test_a_batch_waits_for_records_but_not_for_ever(
@@ -295,23 +321,23 @@ def test_a_batch_waits_for_records_but_not_for_ever(
     produce(servers, topic, 3)
     start = stream.initialOffset()
     first = stream.latestOffset(start, limit)
-    assert first == {topic: {"0": 3}}
+    assert without_ids(first) == {topic: {"0": 3}}
     produce(servers, topic, 9)
     assert stream.latestOffset(first, limit) == first
     now += 59
     assert stream.latestOffset(first, limit) == first
     now += 1
     second = stream.latestOffset(first, limit)
-    assert second == {topic: {"0": 12}}
+    assert without_ids(second) == {topic: {"0": 12}}
     produce(servers, topic, 10)
-    assert stream.latestOffset(second, limit) == {topic: {"0": 22}}
+    assert without_ids(stream.latestOffset(second, limit)) == {topic: {"0": 22}}
     capped = reader(servers, **wants, maxOffsetsPerTrigger="4")
     assert isinstance(capped.getDefaultReadLimit(), ReadMaxRows)
-    assert capped.latestOffset(second, ReadMaxRows(4)) == {topic: {"0": 16}}
+    assert without_ids(capped.latestOffset(second, ReadMaxRows(4))) == {topic: {"0": 16}}
     produce(servers, topic, 2)
     late = {topic: {"0": 20}}
-    assert capped.latestOffset(late, ReadMaxRows(4)) == late
-    assert capped.latestOffset(late, ALL) == {topic: {"0": 24}}
+    assert without_ids(capped.latestOffset(late, ReadMaxRows(4))) == late
+    assert without_ids(capped.latestOffset(late, ALL)) == {topic: {"0": 24}}
 
 
 def test_a_topic_that_was_deleted_is_a_loss(servers: str, admin: BlockingAdmin, topic: str) -> None:
@@ -328,7 +354,7 @@ def test_a_topic_that_was_deleted_is_a_loss(servers: str, admin: BlockingAdmin, 
     later = {topic: {"0": 5}, other: {"0": 6}}
     with pytest.raises(DataLossError, match=f"{topic}-0 is gone; it was read up to offset 5"):
         strict.latestOffset(end, ALL)
-    assert loose.latestOffset(end, ALL) == later
+    assert without_ids(loose.latestOffset(end, ALL)) == later
     pattern = reader(servers, subscribePattern=f"{topic}.*", startingOffsets="earliest")
     pattern.prepareForTriggerAvailableNow()
     with pytest.raises(DataLossError, match=f"{topic}-0 is gone; it was read up to offset 5"):
@@ -342,6 +368,6 @@ def test_a_topic_that_was_deleted_is_a_loss(servers: str, admin: BlockingAdmin, 
     partitions = {"assign": f'{{"{topic}":[0],"{other}":[0]}}', "startingOffsets": "earliest"}
     named = reader(servers, **partitions, failOnDataLoss="false")
     named.prepareForTriggerAvailableNow()
-    assert named.latestOffset(end, ALL) == later
+    assert without_ids(named.latestOffset(end, ALL)) == later
     with pytest.raises(UnknownTopicError, match=topic):
         reader(servers, **both, failOnDataLoss="false").initialOffset()

@@ -46,7 +46,7 @@ FLAG = [None, "no", 1, SOMETHING]
 MILLISECONDS = [None, "1", math.nan, -1, [1], True, SOMETHING]
 FUNCTION = [None, 3, "f"]
 WRONG: dict[str, list[Any]] = {
-    **dict.fromkeys(["topic", "name", "group", "prefix", "entity_type"], TEXT),
+    **dict.fromkeys(["topic", "topic_id", "name", "group", "prefix", "entity_type"], TEXT),
     **dict.fromkeys(["replication_factor", "producer_id", "count", "node"], NUMBER),
     **dict.fromkeys(["names", "topics", "reset", "remove"], NAMES),
     **dict.fromkeys(["unclean", "if_absent", "exist_ok", "check_room"], FLAG),

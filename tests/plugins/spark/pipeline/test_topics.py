@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -95,6 +97,141 @@ def test_columns_become_keys_and_values(
     pairs = {(record.key, record.value) for record in read(servers, topic)}
     assert {(b"7", bytes([7, 255])), (b"x", b'{"a": {"b": "x"}, "c": 1}'), (None, b'{"c": 2}')} <= pairs
     assert len(read(servers, topic)) == before + 102
+
+
+def test_csv_as_rfc_4180_has_it(
+    spark: SparkSession, admin: BlockingAdmin, servers: str, topic: str, tmp_path: Path
+) -> None:
+    admin.create_topic(topic, 1, 3)
+    rows = [
+        {"id": "1", "text": 'two\nlines, and "quotes"'},
+        {"id": "2", "text": "a\r\nline end of Windows"},
+        {"id": "3", "text": 'a \\backslash\\ and a "'},
+        {"id": "4", "text": " ,;\t "},
+        {"id": "5", "text": "ü" * 200_000},
+    ]
+    place = tmp_path / "50% of a + ü"
+    place.mkdir()
+    with (place / "t.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["id", "text"], quoting=csv.QUOTE_ALL)
+        writer.writeheader()
+        writer.writerows(rows)
+    with gzip.open(place / "u.csv.gz", "wt", newline="") as packed:
+        packed.write('id,text\r\n6,"packed ""\n"""\r\n')
+    assert load(spark, [place], servers, topic, format="csv").records == 6
+    found = [json.loads(record.value or b"") for record in read(servers, topic)]
+    # Spark ends the lines of a field by \n where the file ends its lines by \r\n.
+    rows[1]["text"] = "a\nline end of Windows"
+    expected = [*rows, {"id": "6", "text": 'packed "\n"'}]
+    assert sorted(found, key=lambda row: row["id"]) == expected
+
+
+def test_another_dialect_of_csv_is_its_user_s(
+    spark: SparkSession, admin: BlockingAdmin, servers: str, topic: str, tmp_path: Path
+) -> None:
+    admin.create_topic(topic, 1, 3)
+    (tmp_path / "t.csv").write_text('id|text\n1|"a \\"b\\" c"\n2|\'d|e\n')
+    options = {"sep": "|", "escape": "\\", "mode": "PERMISSIVE"}
+    load(spark, [tmp_path / "t.csv"], servers, topic, format="csv", value=["text"], options=options)
+    (tmp_path / "u.csv").write_bytes("id;text\n3;'ü;\n'\n".encode("latin-1"))
+    options = {"Delimiter": ";", "quote": "'", "encoding": "iso-8859-1"}
+    load(spark, [tmp_path / "u.csv"], servers, topic, format="csv", value=["text"], options=options)
+    assert [record.value for record in read(servers, topic)] == [b'a "b" c', b"'d", "ü;\n".encode()]
+
+
+PRETTY = json.dumps([{"id": at, "who": {"name": f"w{at}"}} for at in range(3)], indent=1)
+
+
+@pytest.mark.parametrize(
+    ("format", "text", "said"),
+    [
+        ("json", PRETTY, r"line 1 is no JSON object \(Expecting value.*: '\['; .* jq -c '\.\[\]' FILE"),
+        (
+            "json",
+            '{\n "a": 1\n}\n',
+            r"line 1 is no JSON object \(Expecting property.*: '\{'; .* jq -c '\.' FILE",
+        ),
+        ("json", '\n{"a": 1}\n\n{"a": 2}}\n', r"line 4 is no JSON object \(Extra data.*: '\{\"a\": 2\}\}'"),
+        (
+            "json",
+            '{"a": 1}\n[{"a": 2}]\n',
+            r"line 2 is no JSON object \(it is a JSON array\): '\[\{\"a\": 2\}\]'",
+        ),
+        ("json", '{"a": 1}\n7\n', r"line 2 is no JSON object \(it is a JSON number\): '7'"),
+        (
+            "csv",
+            'id,who\n1,"a\nb"\n2,"c\n3,d\n',
+            r"line 4 begins a row that is no csv \(unexpected end of data\)",
+        ),
+        ("csv", 'id,who\n1,"a "b""\n', r"line 2 begins a row .*'escape=\\'"),
+        (
+            "csv",
+            'id,who\n1,"a\nb"\n2,c,d\n',
+            r"line 4 has 3 fields, and the header has 2 \(id,who\): '2,c,d'",
+        ),
+        ("csv", "id,who\n1,a\n2\n", r"line 3 has 1 field, and the header has 2 \(id,who\): '2'"),
+    ],
+    ids=[
+        "array",
+        "indented",
+        "behind",
+        "array-line",
+        "number",
+        "open-quote",
+        "inner-quote",
+        "longer",
+        "shorter",
+    ],
+)
+def test_files_that_are_not_of_their_format(
+    spark: SparkSession,
+    admin: BlockingAdmin,
+    servers: str,
+    topic: str,
+    tmp_path: Path,
+    format: Literal["csv", "json"],
+    text: str,
+    said: str,
+) -> None:
+    admin.create_topic(topic, 1, 3)
+    good = {"csv": "id,who\n8,x\n", "json": '{"a": 0}\n'}[format]
+    (tmp_path / "a").write_text(good)
+    (tmp_path / "b").write_text(text)
+    with pytest.raises(InputError, match=f"b, {said}") as caught:
+        load(spark, [tmp_path / "a", tmp_path / "b"], servers, topic, format=format)
+    assert "nothing was written" in str(caught.value) and len(str(caught.value)) < 500
+    assert read(servers, topic) == []
+
+
+@pytest.mark.parametrize(
+    "text", [PRETTY, '{"a": 1}\n[{"a": 2}]\n', '{"a": 1}\n{"a":\n2}\n'], ids=["1", "2", "3"]
+)
+def test_files_that_only_spark_can_open(
+    spark: SparkSession,
+    admin: BlockingAdmin,
+    servers: str,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+) -> None:
+    """Nothing has looked through them before, so that the load fails where it comes to such a line."""
+    monkeypatch.setattr("insync.plugins.spark.pipeline._load.check_lines", lambda *given: None)
+    admin.create_topic(topic, 1, 3)
+    (tmp_path / "t.json").write_text(text)
+    with pytest.raises(
+        Exception, match="a line is no JSON object, and lines before it may have been written"
+    ):
+        load(spark, [tmp_path / "t.json"], servers, topic, format="json")
+
+
+def test_blank_lines_between_objects_are_no_records(
+    spark: SparkSession, admin: BlockingAdmin, servers: str, topic: str, tmp_path: Path
+) -> None:
+    admin.create_topic(topic, 1, 3)
+    (tmp_path / "t.json").write_text('\n{"a": 1}\r\n  \n {"a": [2]}\n\n')
+    load(spark, [tmp_path / "t.json"], servers, topic, format="json")
+    assert [record.value for record in read(servers, topic)] == [b'{"a": 1}', b' {"a": [2]}']
 
 
 def test_a_load_that_failed_goes_on_where_it_stopped(

@@ -173,3 +173,22 @@ async def test_who_has_answered_as_leader_is_suspected_no_more(
         cluster.trust("t", 0)
         assert cluster._avoided() == set()
         nursery.cancel_scope.cancel()
+
+
+async def test_a_node_that_is_behind_does_not_bring_back_a_former_topic() -> None:
+    def answer(topic_id: str, leader: int, revision: int) -> m.MetadataResponse:
+        partition = m.PartitionInfo(
+            partition=0, leader=leader, leader_epoch=1, partition_epoch=0, replicas=[1], isr=[1], elr=[]
+        )
+        topic = m.TopicInfo(name="t", error=0, topic_id=topic_id, partitions=[partition])
+        return m.MetadataResponse(
+            cluster_id="c", revision=revision, controller_id=1, nodes=[], topics=[topic]
+        )
+
+    async with trio.open_nursery() as nursery:
+        cluster = Cluster(["tcp://127.0.0.1:1"], ClientSettings(), nursery, Security())
+        known = []
+        for told in (answer("old", 1, 5), answer("new", 2, 7), answer("old", 1, 6), answer("newer", 3, 8)):
+            cluster._apply(told)
+            known.append((cluster.topics["t"].topic_id, cluster.leader("t", 0).node_id))
+        assert known == [("old", 1), ("new", 2), ("new", 2), ("newer", 3)]

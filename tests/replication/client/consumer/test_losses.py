@@ -128,3 +128,54 @@ async def test_another_topic_of_the_same_name_is_not_taken_for_the_former_one(re
             assert (error.by, error.offset) == ("recreation", 40)
         else:
             assert [each.offset for each in await read(consumer, 50)][:50] == list(range(50))
+
+
+async def test_a_position_of_a_new_topic_is_read_by_a_consumer_that_knows_the_former_one():
+    async with (
+        fake_cluster(nodes=1, t=1) as cluster,
+        Consumer(cluster.urls, auto_offset_reset="none") as consumer,
+    ):
+        fill(cluster.topics["t"][0], 40)
+        former = cluster.topic_id("t")
+        consumer.assign([("t", 0)])
+        consumer.seek(("t", 0), 0, topic_id=former)
+        assert len(await read(consumer, 40)) == 40
+        cluster.create("t", 1)
+        fill(cluster.topics["t"][0], 50)
+        present = cluster.topic_id("t")
+        consumer.assign([])
+        consumer.assign([("t", 0)])
+        consumer.seek(("t", 0), 20, topic_id=present)
+        assert [each.offset for each in await read(consumer, 30)] == list(range(20, 50))
+        consumer.seek(("t", 0), 20, topic_id=former)
+        error = await told(consumer)
+        assert (error.by, error.offset, error.topic_ids) == ("recreation", 20, (former, present))
+        assert former in str(error) and present in str(error)
+        # Without an id an offset is of whichever topic there is.
+        consumer.seek(("t", 0), 49)
+        assert [each.offset for each in await read(consumer, 1)] == [49]
+
+
+async def test_a_position_keeps_its_topic_where_the_log_was_cut():
+    """And the topic was made again right then: where the logs part says nothing about the new one."""
+    async with (
+        fake_cluster(nodes=1, t=1) as cluster,
+        Consumer(cluster.urls, auto_offset_reset="latest") as consumer,
+    ):
+
+        def cut_and_made_again(node: FakeNode, request: object) -> bool:
+            cut_at(30)(node, request)
+            cluster.create("t", 1)
+            fill(cluster.topics["t"][0], 50)
+            # A look that was under way has told of it.
+            consumer._cluster.topics["t"].topic_id = cluster.topic_id("t")
+            return True
+
+        fill(cluster.topics["t"][0], 40)
+        consumer.assign([("t", 0)])
+        consumer.seek(("t", 0), 0, topic_id=cluster.topic_id("t"))
+        assert len(await read(consumer, 40)) == 40
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        cluster.nodes[0].script(Kind.FETCH, cut_and_made_again)
+        consumer.resume()
+        assert [each.offset for each in await read(consumer, 20)][:20] == list(range(20))
