@@ -81,6 +81,11 @@ def test_what_is_wrong_is_noticed(app: App, command: str) -> None:
         parse(app, command)
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
-def test_every_page_stands_in_the_index(page: Path) -> None:
-    assert f"(docs/{page.name})" in (ROOT / "README.md").read_text(encoding="utf-8")
+def _linked(page: Path) -> set[Path]:
+    targets = re.findall(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    return {(page.parent / target).resolve() for target in targets}
+
+
+def test_two_links_lead_from_the_readme_to_every_page() -> None:
+    near = _linked(ROOT / "README.md")
+    assert not set((ROOT / "docs").glob("*.md")) - near - set[Path]().union(*map(_linked, near))

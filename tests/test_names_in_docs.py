@@ -48,7 +48,6 @@ ELSEWHERES = {
     "spark-executor-logs.md": {"crypto", "speculation", "threshold"},  # settings of Spark
     "spark.md": {"DATA_SOURCE_NOT_FOUND", "explode"},  # of Spark
     "storage-format.md": {"m2"},  # Maven's folder
-    "README.md": {"venv"},
 }
 """Words of other projects, by page: they need not be in the source."""
 
