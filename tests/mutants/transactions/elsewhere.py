@@ -107,9 +107,9 @@ def _(patch: Patch) -> None:
         def __getattr__(self, name: str) -> Any:
             return getattr(self._consumer, name)
 
-        def seek(self, at: Any, offset: int) -> None:
+        def seek(self, at: Any, offset: int, *, topic_id: str = "") -> None:
             self._offset = offset
-            self._consumer.seek(at, offset)
+            self._consumer.seek(at, offset, topic_id=topic_id)
 
         def position(self, at: Any) -> int:
             return self._offset
