@@ -1,4 +1,4 @@
-"""The quick tier and the slower one: each test is in exactly one, and a test that is left out is told of."""
+"""The quick tier and the slower one: each test is in exactly one, and a run names the tests that it leaves out."""
 
 from __future__ import annotations
 

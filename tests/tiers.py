@@ -86,7 +86,7 @@ class Tiers:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
-        """What a program in another's place has said may be read by nobody."""
+        """Nobody may have read the output of a program in another's place."""
         told = Path(self._stubs.name) / _TOLD if self._stubs is not None else None
         if told is not None and told.exists():
             text = told.read_text()

@@ -132,9 +132,10 @@ class _Task:
         """Where to go on behind what is not there any more; told, or only logged."""
         end = self._wanted.end
         if error.topic_ids is not None:
-            tell_recreated(
+            tell_loss(
                 [f"{self._name}: offsets [{position}, {end}) are gone: {made_again(*error.topic_ids)}"],
                 self._options.fail_on_data_loss,
+                TopicRecreatedError,
             )
             return end
         if position >= error.log_start_offset:
@@ -154,29 +155,23 @@ class _Task:
         return after
 
 
-def tell_loss(losses: Sequence[str], fail: bool) -> None:
-    """Raise DataLossError if that is wanted; a warning in the log otherwise."""
+_REMEDIES = {
+    DataLossError: "Set failOnDataLoss to false to continue with the remaining records",
+    TopicRecreatedError: "Begin a new checkpoint (with another streamId, or after "
+    "Admin.forget_offsets('spark-start/STREAMID'), if the stream has one), or set failOnDataLoss to false "
+    "to go on at the first record of the new topic",
+}
+
+
+def tell_loss(losses: Sequence[str], fail: bool, kind: type[DataLossError] = DataLossError) -> None:
+    """Raise an error of that kind if that is wanted; a warning in the log otherwise."""
     if not losses:
         return
     said = "; ".join(losses)
     if fail:
-        raise DataLossError(f"{said}. Set failOnDataLoss to false to continue with the remaining records")
+        raise kind(f"{said}. {_REMEDIES[kind]}")
     _log.warning("data loss: %s", said)
 
 
 def made_again(former: str, present: str) -> str:
     return f"the topic with the id {former} was deleted, and made again with the id {present}"
-
-
-def tell_recreated(losses: Sequence[str], fail: bool) -> None:
-    """As `tell_loss`, of topics that were made again."""
-    if not losses:
-        return
-    said = "; ".join(losses)
-    if fail:
-        raise TopicRecreatedError(
-            f"{said}. Begin a new checkpoint (with another streamId, or after "
-            "Admin.forget_offsets('spark-start/STREAMID'), if the stream has one), or set failOnDataLoss to false "
-            "to go on at the first record of the new topic"
-        )
-    _log.warning("data loss: %s", said)

@@ -43,10 +43,10 @@ from ._offsets import (
     to_json,
 )
 from ._options import Options
-from ._reading import ReadOptions, made_again, read_range, tell_loss, tell_recreated
+from ._reading import ReadOptions, made_again, read_range, tell_loss
 from ._tracebacks import plainly
 from ._workers import Sent, settle
-from .errors import OffsetError, OptionError
+from .errors import OffsetError, OptionError, TopicRecreatedError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -210,14 +210,6 @@ class InsyncReader(Sent, DataSourceReader):
         return read_range(self._plan.read, partition.value)
 
 
-@attrs.frozen
-class _Ends:
-    """Where topics end, and which topics these are."""
-
-    last: Offsets
-    ids: Ids
-
-
 class InsyncStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming query. One instance lives on the driver for the whole run; tasks have copies of another."""
 
@@ -230,8 +222,8 @@ class InsyncStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableN
         """When the last batch was begun."""
         self._stream_id = options.text("streamId")
         self._initial: Json | None = None
-        self._until: _Ends | None = None
-        self._seen: _Ends | None = None
+        self._until: tuple[Offsets, Ids] | None = None
+        self._seen: tuple[Offsets, Ids] | None = None
         self._recreated: set[tuple[str, str]] = set()
         """Topics that were made again, by name and former id, which have been told."""
         if self._stream_id is None and self._begins_where_it_moves():
@@ -277,8 +269,8 @@ class InsyncStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableN
     @plainly
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         begin, former = from_json(start)
-        seen = self._until if self._until is not None else self._available(begin)
-        begin, last = self._of_same_topics(begin, former, seen.ids), seen.last
+        last, present = self._until if self._until is not None else self._available(begin)
+        begin = self._of_same_topics(begin, former, present)
         self._tell_losses(begin, last)
         # A partition that is new begins at its first record, and one that is gone stays where it was.
         begin |= self._starts({at for at in last if at not in begin})
@@ -287,7 +279,7 @@ class InsyncStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableN
             return start
         if isinstance(limit, ReadMaxRows):
             end = limited(begin, end, limit.max_rows)
-        return to_json(end, former | seen.ids)
+        return to_json(end, former | present)
 
     def _of_same_topics(self, begin: Offsets, former: Ids, present: Ids) -> Offsets:
         """Without topics that were made again: their partitions are new, and begin at their first record.
@@ -301,7 +293,7 @@ class InsyncStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableN
         if losses and not self._plan.read.fail_on_data_loss:
             self._recreated |= new
             losses[-1] += f"; topics made again so far: {len(self._recreated)}"
-        tell_recreated(losses, self._plan.read.fail_on_data_loss)
+        tell_loss(losses, self._plan.read.fail_on_data_loss, TopicRecreatedError)
         return {at: offset for at, offset in begin.items() if at[0] not in again}
 
     def _waits_for_more(self, begin: Offsets, end: Offsets) -> bool:
@@ -315,13 +307,14 @@ class InsyncStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableN
         self._went_on = now
         return False
 
-    def _available(self, known: Offsets) -> _Ends:
+    def _available(self, known: Offsets) -> tuple[Offsets, Ids]:
         self._seen = self._ends({topic for topic, _ in known})
         return self._seen
 
-    def _ends(self, known: Collection[str] = ()) -> _Ends:
+    def _ends(self, known: Collection[str] = ()) -> tuple[Offsets, Ids]:
+        """Where the logs end, and whose logs these are."""
         there = self._there(known)
-        return _Ends(self._cluster.last(there.partitions), there.ids)
+        return self._cluster.last(there.partitions), there.ids
 
     def _tell_losses(self, known: Offsets, last: Offsets) -> None:
         """Partitions that were read and are not there any more, or are shorter than that."""
@@ -359,7 +352,7 @@ class InsyncStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def reportLatestOffset(self) -> Json | None:
         """For the lag in the query's progress."""
-        return to_json(self._seen.last, self._seen.ids) if self._seen is not None else None
+        return to_json(*self._seen) if self._seen is not None else None
 
     @plainly
     def prepareForTriggerAvailableNow(self) -> None:

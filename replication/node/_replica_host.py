@@ -103,7 +103,7 @@ class ReplicaHost:
         )
 
     def truncate(self, effect: fx.Truncate) -> None:
-        """Have the log cut; what is to be kept of it is copied before."""
+        """Have the log cut, after a copy of the part that is to be kept."""
         opened = self._opened()
         if effect.restart or effect.offset < opened.log_end_offset:  # else only an epoch without records goes
             log.warning(

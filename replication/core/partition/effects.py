@@ -1,4 +1,4 @@
-"""What a replica asks of its driver (`Effect`), and what it tells the parts around it.
+"""The effects of a replica, for its driver (`Effect`), and its messages to the parts around it.
 
 Log effects of one replica are carried out and reported in issue order.
 """

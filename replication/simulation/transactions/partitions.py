@@ -42,7 +42,7 @@ class Part:
     life: int = 0
     """Counts the processes that have led: what one has under way is nothing to the next."""
     noted: list[object] = attrs.Factory(list)
-    """What the replica has asked for in this step."""
+    """The calls and effects of the replica in this step."""
     is_known: bool = True
     """What the view says of that, a while later."""
 
