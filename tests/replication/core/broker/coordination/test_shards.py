@@ -374,6 +374,15 @@ def test_who_left_an_isr_below_its_minimum_is_waited_for_because_it_may_lead_nex
     assert node.said["o"].error == 0
 
 
+def test_a_write_that_the_replica_refuses_is_refused_by_the_coordinator() -> None:
+    node = Node(A)
+    node.elr, node.min_isr = (B,), 2
+    node.look()
+    refused = node.ask("o", commit())
+    assert refused is not None and refused.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert node.log_end == 0, "nothing was written"
+
+
 def test_a_member_that_could_not_be_heard_is_not_put_out() -> None:
     """A process that stood still first hears what has arrived meanwhile."""
     node = Node()
