@@ -99,6 +99,11 @@ def _(patch: Patch) -> None:
     patch.setattr(controller, "decide", decide)
 
 
+@mutant("K293", "elect the log of the latest epoch, though it parts from those of all that were in sync")
+def _(patch: Patch) -> None:
+    patch.setattr(elections.LogInfo, "extends", lambda self, other: True)
+
+
 @mutant("K285", "count a round of questions as over for a replica that came after it")
 def _(patch: Patch) -> None:
     right = Controller._situation

@@ -3,8 +3,8 @@
 A policy is a pure function of a `Situation`; others than these three are added under the entry point group
 `insync.election_policies`, and chosen by the topic setting `unclean_leader_election`. Before any policy is asked:
 when ISR and eligible replicas are empty and all of the last known eligible ones are registered again, the most
-complete of all living replicas leads (KIP-966 plans this for those alone), so that a cluster heals by itself after
-losing all power.
+complete of them leads, or a living replica whose log goes on where theirs ends (KIP-966 plans this for those
+alone), so that a cluster heals by itself after losing all power.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ from types import MappingProxyType
 
 import attrs
 
+from ..partition.epochs import EpochCache
+from ..types import NO_EPOCH, EpochEntry
 from .records import PartitionRecord
 
 WAIT = "wait"
 MOST_COMPLETE = "most_complete"
 ANY = "any"
+MOST_EPOCHS = 100
+"""Of a log's epochs, as it tells them."""
 
 
 @attrs.frozen(kw_only=True)
@@ -26,7 +30,8 @@ class LogInfo:
     """What a replica says of its log (KIP-966, GetReplicaLogInfo); true as long as its leader epoch lasts.
 
     `leader_epoch` is the one that it has entered: in a leaderless one nothing is appended. `last_epoch` is that
-    of the last batch, -1 in an empty log. `topic_id`: of which topic of that name; empty if unsaid.
+    of the last batch, -1 in an empty log. `topic_id`: of which topic of that name; empty if unsaid. `epochs`: the
+    latest `MOST_EPOCHS` of the log; nodes of an earlier release say none.
     """
 
     incarnation: int
@@ -34,6 +39,8 @@ class LogInfo:
     last_epoch: int
     log_end_offset: int
     topic_id: str = ""
+    log_start_offset: int = 0
+    epochs: tuple[EpochEntry, ...] = ()
 
     def is_of(self, topic_id: str) -> bool:
         """Whether it says something about this topic: epochs of another of the same name mean nothing (KIP-516)."""
@@ -43,6 +50,19 @@ class LogInfo:
     def completeness(self) -> tuple[int, int]:
         """The greater, the more of what was committed is there."""
         return self.last_epoch, self.log_end_offset
+
+    def extends(self, other: LogInfo) -> bool:
+        """Whether all of another log is in this one, going by the epochs (KIP-101): two logs with a batch of one
+        epoch at one offset are the same up to it.
+        """
+        if other.log_end_offset <= self.log_start_offset:
+            return True  # nothing is deleted but what was committed
+        if other.last_epoch == NO_EPOCH:
+            return self.log_end_offset >= other.log_end_offset
+        if not self.epochs and self.last_epoch != NO_EPOCH:
+            return self.completeness >= other.completeness
+        end = EpochCache(self.epochs).end_offset_for(other.last_epoch, self.log_end_offset)
+        return end is not None and end.epoch == other.last_epoch and end.end_offset >= other.log_end_offset
 
 
 @attrs.frozen(kw_only=True)
@@ -65,8 +85,17 @@ class Situation:
         return [node for node in self.record.replicas if node in self.live]
 
     def most_complete(self, nodes: Iterable[int]) -> int:
-        """Of nodes that told of their logs the one with the greatest (last epoch, LEO), the first of equals."""
-        return max(nodes, key=lambda node: self.logs[node].completeness)
+        """Of nodes that told of their logs the one with the greatest (last epoch, LEO), the first of equals.
+
+        The last known eligible ones have all that was committed, as far as their devices kept it. A log that parts
+        from the best of theirs, however late its epochs are, is that of a leader whom nobody followed.
+        """
+        told = list(nodes)
+        known = [node for node in told if node in self.record.last_known_elr]
+        if known:
+            best = max((self.logs[node] for node in known), key=lambda info: info.completeness)
+            told = [node for node in told if node in known or self.logs[node].extends(best)]
+        return max(told, key=lambda node: self.logs[node].completeness)
 
 
 @attrs.frozen
@@ -98,7 +127,7 @@ def wait(situation: Situation) -> Verdict:
 
 
 def most_complete(situation: Situation) -> Verdict:
-    """The living replica with the greatest (last epoch, LEO), of those that answer in time."""
+    """The most complete living replica, of those that answer in time."""
     living = situation.living
     told = [node for node in living if node in situation.logs]
     if told and (situation.asked or len(told) == len(living)):
@@ -119,8 +148,8 @@ POLICIES: Mapping[str, Policy] = MappingProxyType({WAIT: wait, MOST_COMPLETE: mo
 def decide(situation: Situation, policy: Policy) -> Verdict:
     """The most complete living replica if the last known eligible ones are all back, else what the policy says.
 
-    The list says only whether waiting may help. It need not name the longest log: a node that comes back first
-    leaves an ISR that is still large enough, and nobody remembers it then.
+    The list need not name the longest log: a node that comes back first leaves an ISR that is still large enough,
+    and nobody remembers it then.
     """
     record = situation.record
     known = [node for node in record.replicas if node in record.last_known_elr]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from ..types import NO_EPOCH, NO_LEADER, Value
+from ..types import NO_EPOCH, NO_LEADER, EpochEntry, Value
 from .admin import PartitionName
 
 MOST_DESCRIBED = 2_000
@@ -213,7 +213,8 @@ class GetReplicaLogInfoRequest:
 class ReplicaLogInfo:
     """`leader_epoch` is the one that the replica has entered; `last_epoch` that of its last batch, -1 for none.
 
-    `topic_id`: of which topic of that name it is a replica; empty if unsaid.
+    `topic_id`: of which topic of that name it is a replica; empty if unsaid. `epochs`: the latest of its log, in
+    order.
     """
 
     topic: str
@@ -222,6 +223,8 @@ class ReplicaLogInfo:
     last_epoch: int
     log_end_offset: int
     topic_id: str = ""
+    log_start_offset: int = 0
+    epochs: list[EpochEntry] = attrs.Factory(list)
 
 
 @attrs.frozen(kw_only=True)

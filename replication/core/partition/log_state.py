@@ -83,10 +83,15 @@ class LogState:
         self.outstanding += 1
 
     @property
+    def held_epochs(self) -> tuple[EpochEntry, ...]:
+        """The leader epochs of which there are records, or were, in order."""
+        return tuple([entry for entry in self.epochs.entries if entry.start_offset < self.log_end_offset])
+
+    @property
     def last_epoch(self) -> int:
         """The leader epoch of the last record, `NO_EPOCH` if there is none."""
-        held = [entry.epoch for entry in self.epochs.entries if entry.start_offset < self.log_end_offset]
-        return held[-1] if held else NO_EPOCH
+        held = self.held_epochs
+        return held[-1].epoch if held else NO_EPOCH
 
     @property
     def least_end(self) -> int:

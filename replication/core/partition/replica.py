@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from ..control.elections import LogInfo
+from ..control.elections import MOST_EPOCHS, LogInfo
 from ..control.records import Versioned
 from ..errors import ErrorCode
 from ..types import NO_LEADER, PartitionId
@@ -159,6 +159,8 @@ class Replica:
             last_epoch=self.log.last_epoch,
             log_end_offset=self.log.log_end_offset,
             topic_id=self.versioned.record.topic_id,
+            log_start_offset=self.log.log_start_offset,
+            epochs=self.log.held_epochs[-MOST_EPOCHS:],
         )
 
     def new_proposal_id(self) -> int:

@@ -95,6 +95,8 @@ class Peers:
                         last_epoch=info.last_epoch,
                         log_end_offset=info.log_end_offset,
                         topic_id=info.topic_id,
+                        log_start_offset=info.log_start_offset,
+                        epochs=list(info.epochs),
                     )
                 )
         return m.GetReplicaLogInfoResponse(
@@ -264,6 +266,8 @@ class _Round:
                 last_epoch=told.last_epoch,
                 log_end_offset=told.log_end_offset,
                 topic_id=told.topic_id,
+                log_start_offset=told.log_start_offset,
+                epochs=tuple(told.epochs),
             )
             # A peer may report anything: only answers to the questions of this round count.
             if node in self._asked.partitions.get(partition, ()) and self._asked.is_answered(partition, info):

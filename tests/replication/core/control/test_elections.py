@@ -18,6 +18,7 @@ from insync.replication.core.control.elections import (
     decide,
 )
 from insync.replication.core.control.records import PartitionRecord
+from insync.replication.core.types import NO_EPOCH, EpochEntry
 
 DARK = PartitionRecord(
     topic="t", partition=0, topic_id="x", replicas=(3, 1, 2), isr=(), leader_epoch=7, min_insync_replicas=2
@@ -79,6 +80,72 @@ def test_when_they_are_back_every_living_replica_is_asked_and_the_most_complete_
     assert decide(situation((1, 2, 3), {**logs, 3: (9, 99)}, known=(1, 2)), elections.wait) == Elect(3)
     assert decide(situation((2,), known=(2,)), elections.wait) == AskLogs((2,))
     assert decide(situation((2, 3), {2: (5, 9), 3: (5, 10)}, known=(2,)), elections.wait) == Elect(3)
+
+
+def shaped(end: int, *epochs: tuple[int, int], start: int = 0) -> LogInfo:
+    """A log of these epochs, each with its first offset."""
+    last = epochs[-1][0] if epochs else NO_EPOCH
+    entries = tuple(EpochEntry(*each) for each in epochs)
+    return attrs.evolve(info(last, end), log_start_offset=start, epochs=entries)
+
+
+@pytest.mark.parametrize(
+    ("unlisted", "elected"),
+    [
+        (
+            shaped(9, (0, 0), (5, 6)),
+            2,
+        ),  # of a leader of epoch 5 whom nobody followed: 6 and 7 are another's there
+        (shaped(9, (5, 0)), 2),
+        (shaped(9, (0, 0), (5, 8)), 3),
+        (shaped(9, (0, 0)), 3),
+        (shaped(8, (0, 0)), 3),  # the first of equals
+        (shaped(9, (5, 8), start=8), 3),  # nothing is deleted that was not committed
+        (shaped(8, (5, 7), start=7), 2),
+        (info(5, 9), 3),  # a node of an earlier release
+    ],
+)
+def test_a_log_that_no_list_names_leads_only_if_it_goes_on_where_theirs_ends(
+    unlisted: LogInfo, elected: int
+) -> None:
+    dark = situation((1, 2, 3), known=(1, 2))
+    dark = attrs.evolve(dark, logs={1: shaped(7, (0, 0)), 2: shaped(8, (0, 0)), 3: unlisted})
+    assert decide(dark, elections.wait) == Elect(elected)
+    assert elections.most_complete(dark) == Elect(elected)
+
+
+def test_of_empty_logs_the_one_that_begins_later_is_extended_by_none_that_ends_before() -> None:
+    assert shaped(9, (3, 0)).extends(shaped(9, start=9)) and shaped(9, start=9).extends(shaped(9, (3, 0)))
+    assert not shaped(8, (3, 0)).extends(shaped(9, start=9))
+
+
+@hypothesis.settings(deadline=None)
+@hypothesis.given(st.data())
+def test_a_log_extends_another_if_that_is_a_beginning_of_it(data: st.DataObject) -> None:
+    """Three nodes lead and follow in turn; each record is told by its epoch and offset, as one leader wrote it."""
+    logs: list[list[tuple[int, int]]] = [[], [], []]
+    nodes = st.sampled_from((0, 1, 2))
+    for epoch in range(data.draw(st.integers(1, 5))):
+        lead = logs[data.draw(nodes)]
+        for _ in range(data.draw(st.integers(0, 3))):
+            lead.append((epoch, len(lead)))
+        for _ in range(data.draw(st.integers(0, 2))):
+            follower = data.draw(nodes)
+            own = logs[follower]
+            same = next(
+                (at for at, pair in enumerate(zip(own, lead, strict=False)) if pair[0] != pair[1]),
+                min(len(own), len(lead)),
+            )
+            logs[follower] = lead[: data.draw(st.integers(same, len(lead)))] if own is not lead else own
+            lead = lead if own is not lead else logs[follower]
+
+    def told(log: list[tuple[int, int]]) -> LogInfo:
+        firsts = [each for at, each in enumerate(log) if at == 0 or log[at - 1][0] != each[0]]
+        return shaped(len(log), *firsts)
+
+    for one in logs:
+        for other in logs:
+            assert told(one).extends(told(other)) == (one[: len(other)] == other), (one, other)
 
 
 def test_one_that_no_list_names_is_not_waited_for_after_the_round() -> None:

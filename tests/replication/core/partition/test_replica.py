@@ -10,7 +10,7 @@ from insync.replication.core.control.records import Versioned
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
-from insync.replication.core.types import BatchMeta
+from insync.replication.core.types import BatchMeta, EpochEntry
 
 from .alone import PARTITION, STOP, WAKE, Alone
 from .test_isr_change import LIVE, A, B, C, Lead, proposals, record
@@ -352,7 +352,14 @@ def test_a_replica_of_a_deleted_topic_answers_all_and_goes_when_its_log_is_done(
 def test_what_a_log_holds_is_told_in_the_epoch_that_was_entered() -> None:
     lead = Lead()
     lead.append(2)
-    told = LogInfo(incarnation=LIVE[A], leader_epoch=1, last_epoch=1, log_end_offset=2, topic_id="x")
+    told = LogInfo(
+        incarnation=LIVE[A],
+        leader_epoch=1,
+        last_epoch=1,
+        log_end_offset=2,
+        topic_id="x",
+        epochs=(EpochEntry(1, 0),),
+    )
     assert lead.replica.log_info() == told
     lead.append(1, report=False)
     lead.step(newer(-1, 2))

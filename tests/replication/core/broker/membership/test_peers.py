@@ -18,7 +18,7 @@ from insync.replication.core.control.elections import LogInfo
 from insync.replication.core.control.records import ControllerRecord
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.types import PartitionId
+from insync.replication.core.types import EpochEntry, PartitionId
 
 from ..desk import ME, NoLogs, Payload, node
 
@@ -197,12 +197,22 @@ def told(
         last_epoch=3,
         log_end_offset=end,
         topic_id="x",
+        log_start_offset=2,
+        epochs=[EpochEntry(3, 2)],
     )
     return m.GetReplicaLogInfoResponse(node_id=node_id, incarnation=1, partitions=[info])
 
 
 def info(end: int) -> LogInfo:
-    return LogInfo(incarnation=1, leader_epoch=4, last_epoch=3, log_end_offset=end, topic_id="x")
+    return LogInfo(
+        incarnation=1,
+        leader_epoch=4,
+        last_epoch=3,
+        log_end_offset=end,
+        topic_id="x",
+        log_start_offset=2,
+        epochs=(EpochEntry(3, 2),),
+    )
 
 
 def both_asked(one: Node) -> dict[int, fx.Ask]:
