@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 
-from ._files import fsync_file, fsync_folder
+from ._files import fsync_file
 from ._producers import SNAPSHOT_SUFFIX
 from .segment._segment import Segment, segment_path
 
 
-def bring_to_device(folder: Path, segments: Sequence[Segment], start: int, end: int) -> None:
+def bring_to_device(segments: Sequence[Segment], start: int, end: int) -> None:
     """Make the batches of offsets [start, end) durable, and all that is believed of segments below the recovery
-    point: their indexes, and the producers at their end. Raises OSError.
+    point: their indexes, and the producers at their end. The names of the files are the caller's. Raises OSError.
     """
     for segment, following in pairwise(segments):
         if segment.base_offset >= end:
@@ -22,9 +21,8 @@ def bring_to_device(folder: Path, segments: Sequence[Segment], start: int, end: 
             segment.flush()
         if not segment.indexes_synced:
             segment.sync_indexes()
-            snapshot = segment_path(folder, following.base_offset, SNAPSHOT_SUFFIX)
+            snapshot = segment_path(segment.path.parent, following.base_offset, SNAPSHOT_SUFFIX)
             if snapshot.exists():
                 fsync_file(snapshot)
     if segments[-1].base_offset < end:
         segments[-1].flush()
-    fsync_folder(folder)

@@ -93,6 +93,8 @@ class DiskLog(MaintainedLog):
         self._flushed_at = time.monotonic()
         self._rolled = False
         """There are closed segments that have not been flushed as a whole."""
+        self._names_synced = False
+        """Whether the device has the names of all segments' files."""
         self._seen_end = -1
         if is_empty:
             self._begin_empty()
@@ -161,6 +163,9 @@ class DiskLog(MaintainedLog):
         self._keep_snapshots({*held[:1], *self.segment_base_offsets} & {*held})
         self._producers = replay(self._folder, self._segments, found.producers)
         self._index_transactions(found.scanned)
+        if self.settings.flushes:
+            # A killed process may have left it in the page cache alone, and all that is found counts from now on.
+            self.flush()
 
     def _index_transactions(self, segments: Sequence[Segment]) -> None:
         """Build the transaction indexes of segments that were gone over; what lies between them is trusted."""
@@ -389,6 +394,7 @@ class DiskLog(MaintainedLog):
         segment = self._segment_at(base_offset)
         segment.open_for_writing()
         self._segments = (*self._segments, segment)
+        self._names_synced = False
         self._rolled = True
 
     def _undo(self, end: int, error: OSError) -> StorageError:
@@ -549,14 +555,19 @@ class DiskLog(MaintainedLog):
             if end <= self._recovery_point and not self._rolled:
                 return
             rolled, self._rolled = self._rolled, False
+            # Before the segments are looked at: the writer may begin another one meanwhile.
+            named, self._names_synced = self._names_synced, True
             segments = self._segments
             try:
                 with self._device(f"cannot flush {self.name}", half_done=True, may_repeat=True):
-                    bring_to_device(self._folder, segments, self._recovery_point, end)
+                    bring_to_device(segments, self._recovery_point, end)
+                    if not named:
+                        fsync_folder(self._folder)
                     # Recovery will read no batch below the new recovery point.
                     self._epochs.save()
             except TooManyOpenFilesError:
                 self._rolled = self._rolled or rolled
+                self._names_synced = self._names_synced and named
                 raise
             if end < segments[-1].base_offset:
                 self._rolled = True

@@ -59,6 +59,10 @@ class LogSettings:
     only closed segments are flushed."""
     flush_interval_ms: int = attrs.field(default=NEVER, validator=_between(1, NEVER))
     """Time after the last flush at which another is due, if there is unflushed data."""
+    durability: str = attrs.field(
+        default="replicated", validator=attrs.validators.in_(("replicated", "flushed"))
+    )
+    """With `flushed` the thread that appends has the log flushed before it reports the append."""
     file_delete_delay_ms: int = attrs.field(default=60_000, validator=_between(0, NEVER))
     """How long the renamed files of deleted segments are kept."""
     cleanup_policy: str = attrs.field(default="delete", converter=_policy, validator=_known_policy)
@@ -89,6 +93,11 @@ class LogSettings:
                 f"min_compaction_lag_ms ({self.min_compaction_lag_ms}) must not be above max_compaction_lag_ms "
                 f"({self.max_compaction_lag_ms})"
             )
+
+    @property
+    def flushes(self) -> bool:
+        """Whether an append counts only when the device has it."""
+        return self.durability == "flushed"
 
     @property
     def deletes(self) -> bool:

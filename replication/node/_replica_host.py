@@ -159,7 +159,13 @@ class ReplicaHost:
             if self.lane.log is not None:
                 self.lane.log.configure(log_settings(base, config))
 
+        def flush() -> None:
+            if self.lane.log is not None:
+                self.lane.log.flush()
+
         self.submit(CallWork(self.lane, configure, lambda _: None))
+        if config.durability == "flushed":
+            self.submit(CallWork(self.lane, flush, lambda _: None, waits=True))
 
     def log_start_raised(self) -> None:
         """Retention may have removed the oldest segments: tell the core where the log begins now."""
@@ -225,6 +231,8 @@ def _begin_inside(opened: Log, chunk: Chunk, log_start: int) -> None:
     opened.truncate_fully(chunk.batches[0].base_offset)
     opened.append([chunk])
     opened.advance_log_start_offset(log_start)
+    if opened.settings.flushes:
+        opened.flush()
 
 
 def _cut(opened: Log, cut: Callable[[], None], settled: int) -> ev.Truncated:

@@ -39,6 +39,8 @@ _DEPOSES = 0.6
 _LOSES_NOTHING = 0.6
 """How often a seed that puts its store back has none of these: with them the moment for it comes too seldom."""
 
+_FLUSHES = 0.2
+"""How often the topics of a seed are `flushed`: power alone then takes nothing that was committed."""
 _COORDINATES = 0.12
 """How often nodes coordinate consumer groups as well."""
 _TRANSACTS = 0.1
@@ -63,6 +65,7 @@ class Topic:
     replication_factor: int = 3
     min_insync_replicas: int = 2
     unclean_leader_election: str = "wait"
+    durability: str = "replicated"
 
 
 @attrs.frozen(kw_only=True)
@@ -150,9 +153,12 @@ class Settings:
         names = _transactions(seed, forced=transactions) if topics is None else 0
         if names:
             kept_in = _kept_with_transactions(seed, kept_in)
+        made = (*drawn, *kept_in)
+        if topics is None and random.Random(f"flushed {seed}").random() < _FLUSHES:
+            made = tuple(attrs.evolve(topic, durability="flushed") for topic in made)
         return cls(
             nodes=nodes,
-            topics=(*drawn, *kept_in),
+            topics=made,
             faults=_faults(seed, dice),
             fault_rate=dice.choice((0.2, 0.5, 1.0, 1.5)),
             moves=dice.choice((0.0, 0.1, 0.3, 1.0, 3.0)),

@@ -124,6 +124,12 @@ def main() -> int:
     parser.add_argument(
         "--machines", type=int, choices=[1, 3], default=1, help="1: all nodes and the store share a device"
     )
+    parser.add_argument(
+        "--durability",
+        choices=["replicated", "flushed"],
+        default="replicated",
+        help="of all topics of --power",
+    )
     parser.add_argument("--folder", type=Path, help="keep everything here, in place of a temporary folder")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     given = parser.parse_args()
@@ -144,7 +150,9 @@ def main() -> int:
         folder = given.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         if given.power:
-            power = PowerPlan(rounds=given.rounds, seed=given.seed, machines=given.machines)
+            power = PowerPlan(
+                rounds=given.rounds, seed=given.seed, machines=given.machines, durability=given.durability
+            )
             return _power(power, folder.absolute(), as_json=given.json)
         if given.groups:
             return _groups(plan, folder.absolute(), as_json=given.json)

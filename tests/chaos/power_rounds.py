@@ -35,7 +35,7 @@ NODES = (1, 2, 3)
 _WRITTEN = ("first", "second", "third")
 _TRANSACTED = "transacted"
 _GROUP = "readers"
-_CONFIG = {"min_insync_replicas": 2}
+_INTERNAL = ("__consumer_offsets", "__transaction_state")
 _WRITER_PAUSE = 0.05
 _START_SECONDS = 60.0
 _HEAL_SECONDS = 60.0
@@ -51,6 +51,17 @@ class PowerPlan:
     rounds: int
     seed: int
     machines: Literal[1, 3] = 1
+    durability: Literal["replicated", "flushed"] = "replicated"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The settings of the topics."""
+        return {"min_insync_replicas": 2, "durability": self.durability}
+
+    @property
+    def loses_nothing(self) -> bool:
+        """Whether a device has each acknowledged record after a cut."""
+        return self.machines > 1 or self.durability == "flushed"
 
 
 @attrs.define(kw_only=True)
@@ -78,7 +89,7 @@ class Round:
     contradictions: int = 0
     """Offsets acknowledged twice, with different values."""
 
-    def broken(self, machines: int) -> list[str]:
+    def broken(self, plan: PowerPlan) -> list[str]:
         """The promises that do not hold. What no device of a machine had is lost with its power."""
         never = {
             "nodes did not start": len(self.refused),
@@ -91,7 +102,7 @@ class Round:
             "topics with other settings": self.settings_lost,
             "offsets acknowledged twice": self.contradictions,
         }
-        if machines > 1:
+        if plan.loses_nothing:
             never |= {
                 "records lost": self.lost,
                 "transactions lost": self.transactions_lost,
@@ -228,12 +239,14 @@ class Rounds:
         async with Admin(cluster.servers) as admin:
             await admin.wait_for_nodes(len(NODES))
             for topic in (*_WRITTEN, _TRANSACTED):
-                await admin.create_topic(topic, PARTITIONS, len(NODES), config=_CONFIG)
+                await admin.create_topic(topic, PARTITIONS, len(NODES), config=self.plan.config)
                 known.topics.append(topic)
+            for topic in _INTERNAL:
+                await admin.create_topic(topic, config={"durability": self.plan.durability})
         while len(self.rounds) < self.plan.rounds:
             one = await self._round(cluster, known)
             self.rounds.append(one)
-            broken = one.broken(self.plan.machines)
+            broken = one.broken(self.plan)
             what = "; ".join(broken) or "nothing broken"
             say(f"{len(self.rounds)}: {one.cut}: {what}; {one.lost} lost; started in {one.start_s} s")
             for words in one.refused:
@@ -327,7 +340,7 @@ class Rounds:
             await trio.sleep(self.random.uniform(0, 1))
             known.made += 1
             topic = f"made-{known.made}"
-            await admin.create_topic(topic, 1, len(NODES), config=_CONFIG)
+            await admin.create_topic(topic, 1, len(NODES), config=self.plan.config)
             known.topics.append(topic)
             made = [each for each in known.topics if each.startswith("made")]
             if len(made) > _MADE:
@@ -366,7 +379,9 @@ class Rounds:
             for topic in known.topics:
                 with suppress(ReplicationError):
                     config = await admin.describe_config(topic)
-                    one.settings_lost += any(config[name] != value for name, value in _CONFIG.items())
+                    one.settings_lost += any(
+                        config[name] != value for name, value in self.plan.config.items()
+                    )
             with suppress(ReplicationError):
                 offsets = await admin.group_offsets(_GROUP)
                 kept = {(at.topic, at.partition): offset for at, offset in offsets.items()}
@@ -441,7 +456,7 @@ class Rounds:
         rounds, machines = self.rounds, self.plan.machines
         whole = len(NODES) if machines == 1 else 1
         started = [one for one in rounds if not one.refused]
-        broken = Counter(re.sub(r"^\d+ ", "", each) for one in rounds for each in one.broken(machines))
+        broken = Counter(re.sub(r"^\d+ ", "", each) for one in rounds for each in one.broken(self.plan))
         sums = (
             *("acknowledged", "lost", "lost_durable", "committed", "transactions_lost", "offsets_back"),
             *("topics_lost", "topics_back", "settings_lost"),
@@ -450,6 +465,7 @@ class Rounds:
             "power": True,
             "seed": self.plan.seed,
             "machines": machines,
+            "durability": self.plan.durability,
             "seconds": round(seconds, 1),
             "rounds": len(rounds),
             "started_by_themselves": len(started),
@@ -458,7 +474,7 @@ class Rounds:
             "all_in_sync": sum(not one.out_of_sync for one in started),
             "start_s_max": max((one.start_s for one in started), default=None),
             **{name: sum(getattr(one, name) for one in rounds) for name in sums},
-            "rounds_broken": sum(bool(one.broken(machines)) for one in rounds),
+            "rounds_broken": sum(bool(one.broken(self.plan)) for one in rounds),
             "broken": dict(broken),
             "refusals": dict(Counter(_kind(words) for one in rounds for words in one.refused)),
             "passed": self.passed,
@@ -466,7 +482,7 @@ class Rounds:
 
     @property
     def passed(self) -> bool:
-        return not any(one.broken(self.plan.machines) for one in self.rounds)
+        return not any(one.broken(self.plan) for one in self.rounds)
 
 
 _TRANSACTIONAL: dict[str, Any] = {

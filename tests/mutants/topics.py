@@ -10,9 +10,9 @@ from insync.replication.core.broker.membership import proposing
 from insync.replication.core.control import admin_requests as admin_requests
 from insync.replication.core.control import topic_changes, transitions
 from insync.replication.core.control.controller import Controller
-from insync.replication.core.control.records import PartitionRecord
+from insync.replication.core.control.records import PartitionRecord, TopicRecord
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.messages import DeleteTopicRequest
+from insync.replication.core.messages import AlterConfigRequest, DeleteTopicRequest
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
 from insync.replication.core.partition.leader import LeaderRole
@@ -31,6 +31,17 @@ def _(patch: Patch) -> None:
         return attrs.evolve(record, min_insync_replicas=min_insync, partition_epoch=epoch)
 
     patch.setattr(transitions, "set_min_insync", set_min_insync)
+
+
+@mutant("K292", "forget the durability of a topic whose settings change")
+def _(patch: Patch) -> None:
+    right = topic_changes._configure
+
+    def configure(topic: TopicRecord, request: AlterConfigRequest, *rest: Any) -> Any:
+        changed = attrs.evolve(request, config={**request.config, "durability": "replicated"})
+        return right(topic, changed, *rest)
+
+    patch.setattr(topic_changes, "_configure", configure)
 
 
 @mutant("K81", "change the minimum ISR of the topic, but not of its partitions")

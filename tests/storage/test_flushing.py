@@ -80,8 +80,48 @@ def test_a_roll_makes_the_closed_segment_due(tmp_path: Path, fsynced: list[str])
     assert fsynced == [*expected, "t-0", "leader-epoch-checkpoint.tmp", "t-0"]
     del fsynced[:]
     log.flush()
-    assert fsynced == [f"{log.segment_base_offsets[-1]:020d}.log", "t-0"]
+    assert fsynced == [f"{log.segment_base_offsets[-1]:020d}.log"], "the folder has the name of it already"
     assert log.recovery_point == log.log_end_offset
+    log.close(clean=False)
+
+
+def test_the_folder_is_fsynced_once_for_each_new_name(tmp_path: Path, fsynced: list[str]) -> None:
+    log = open_disk(tmp_path / "t-0")
+    log.assign_epoch(0, 0)
+    fill(log, [1])
+    log.flush()
+    del fsynced[:]
+    fill(log, [1])
+    log.flush()
+    assert fsynced == [f"{0:020d}.log"]
+    while len(log.segment_base_offsets) < 2:
+        fill(log, [1])
+    log.flush()
+    assert fsynced[-1] == "t-0" and fsynced.count("t-0") == 1
+    log.truncate(log.segment_base_offsets[-1] - 1)
+    fill(log, [1])
+    log.flush()
+    assert fsynced[-1] == "t-0"
+    log.close(clean=False)
+    log = open_disk(tmp_path / "t-0", recovery_point=log.recovery_point)
+    fill(log, [1])
+    del fsynced[:]
+    log.flush()
+    assert fsynced[-1] == "t-0", "another process may have made what this one has found"
+    log.close(clean=False)
+
+
+def test_what_a_flushed_log_finds_when_it_is_opened_is_flushed(tmp_path: Path, fsynced: list[str]) -> None:
+    """The process that wrote it may have been killed before its flush."""
+    log = open_disk(tmp_path / "t-0")
+    fill(log, [2])
+    log.close(clean=False)
+    del fsynced[:]
+    log = open_disk(tmp_path / "t-0")
+    assert (log.recovery_point, log.log_end_offset) == (0, 2) and f"{0:020d}.log" not in fsynced
+    log.close(clean=False)
+    log = open_disk(tmp_path / "t-0", LogSettings(durability="flushed"))
+    assert (log.recovery_point, log.log_end_offset) == (2, 2) and f"{0:020d}.log" in fsynced
     log.close(clean=False)
 
 

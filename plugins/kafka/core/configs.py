@@ -14,6 +14,10 @@ from insync.replication.core.types import Value
 UNCLEAN = "unclean.leader.election.enable"
 UNCLEAN_POLICY = "insync.unclean.leader.election"
 """Policies that Kafka has no word for stand under this name."""
+FLUSH = "flush.messages"
+"""Kafka's setting that stands for `durability`, and its two values that do."""
+_NEVER = str(2**63 - 1)
+_FLUSHES = {"1": "flushed", _NEVER: "replicated"}
 
 
 class Type(enum.IntEnum):
@@ -57,7 +61,6 @@ _FIXED = {
     "index.interval.bytes": ("4096", Type.INT),
     "segment.index.bytes": ("10485760", Type.INT),
     "segment.jitter.ms": ("0", Type.LONG),
-    "flush.messages": ("9223372036854775807", Type.LONG),
     "flush.ms": ("9223372036854775807", Type.LONG),
     "preallocate": ("false", Type.BOOLEAN),
     "remote.storage.enable": ("false", Type.BOOLEAN),
@@ -83,12 +86,13 @@ _NUMBER = re.compile(r"[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]
 _FIELDS = {
     _OWN.get(field.name, field.name.replace("_", ".")): field.name
     for field in attrs.fields(TopicConfig)
-    if field.name != "unclean_leader_election"
+    if field.name not in ("unclean_leader_election", "durability")
 }
 _KAFKAS_NAMES = {
     **{field: name for name, field in _FIELDS.items()},
     **{limit: name for name, limit in THROTTLES.items()},
     "unclean_leader_election": UNCLEAN_POLICY,
+    "durability": FLUSH,
 }
 _QUOTED_OR_NAME = re.compile(rf"'[^']*'|\"[^\"]*\"|\b(?:{'|'.join(_KAFKAS_NAMES)})\b")
 """Quoted values and names of topics stay as they are, even if they contain the name of a setting."""
@@ -106,6 +110,9 @@ def described(config: TopicConfig) -> list[Setting]:
     enabled = _text(policy != "wait")
     found.append(Setting(name=UNCLEAN, value=enabled, type=Type.BOOLEAN, source=source))
     found.append(Setting(name=UNCLEAN_POLICY, value=policy, type=Type.STRING, source=source))
+    source = Source.DEFAULT if config.durability == _DEFAULTS.durability else Source.TOPIC
+    flush = "1" if config.durability == _FLUSHES["1"] else _NEVER
+    found.append(Setting(name=FLUSH, value=flush, type=Type.LONG, source=source))
     found += [
         Setting(name=name, value=value, type=kind, source=Source.DEFAULT, read_only=True)
         for name, (value, kind) in _FIXED.items()
@@ -121,6 +128,8 @@ def field_of(name: str) -> str | None:
     """
     if name in (UNCLEAN, UNCLEAN_POLICY):
         return "unclean_leader_election"
+    if name == FLUSH:
+        return "durability"
     if name in _FIXED or name in THROTTLED_REPLICAS:
         return None
     field = _FIELDS.get(name)
@@ -159,6 +168,13 @@ def _value(name: str, field: str, text: str) -> Value:
         if text.lower() not in ("true", "false"):
             raise ConfigError(f"{name}={text}: use true or false")
         return "any" if text.lower() == "true" else "wait"
+    if name == FLUSH:
+        if text not in _FLUSHES:
+            raise ConfigError(
+                f"{name}={text}: use 1 (the device has each record before it is acknowledged) or {_NEVER} "
+                "(replication alone makes records safe)"
+            )
+        return _FLUSHES[text]
     default = getattr(_DEFAULTS, field)
     if is_list(name):
         return ",".join(dict.fromkeys(as_list(text)))

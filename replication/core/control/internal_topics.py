@@ -41,9 +41,10 @@ class InternalTopic:
     segment_bytes: int = 100 << 20
 
     def request(self, asked: m.CreateTopicRequest, view: ClusterView) -> m.CreateTopicRequest:
-        """What to make, whatever was asked for under this name, on the nodes of `view`."""
+        """What to make, whatever but a `durability` was asked for under this name, on the nodes of `view`."""
         factor = min(self.replication_factor, len(view.staying))
-        config = self.config(factor)
+        kept = {name: value for name, value in asked.config.items() if name == "durability"}
+        config = {**self.config(factor), **kept}
         return attrs.evolve(asked, partitions=self.partitions, replication_factor=factor, config=config)
 
     def config(self, factor: int) -> dict[str, Value]:

@@ -224,6 +224,10 @@ class TopicConfig:
     """What is looked at before a batch is taken: `relaxed` (header, CRC, and records that are not compressed),
     `strict` (compressed ones as well), `auto` (`strict` if the topic is compacted).
     """
+    durability: str = "replicated"
+    """When a replica counts a batch as written: `replicated` (its log has it) or `flushed` (its device has it, as
+    with Kafka's `flush.messages=1`).
+    """
 
     @property
     def validates_compressed(self) -> bool:

@@ -32,8 +32,9 @@ _RANGES: dict[str, tuple[float, float]] = {
 }
 LONGEST_CREATION_ID = 256
 """Characters: every node keeps it as long as there is the topic."""
-_TEXTS = ("unclean_leader_election", "cleanup_policy", "produce_batch_validation")
+_TEXTS = ("unclean_leader_election", "cleanup_policy", "produce_batch_validation", "durability")
 _VALIDATIONS = ("auto", "relaxed", "strict")
+_DURABILITIES = ("replicated", "flushed")
 _CLEANUP_POLICIES = ("delete", "compact", "compact,delete", "delete,compact")
 
 
@@ -76,6 +77,8 @@ def parse_config(given: Mapping[str, Value], policies: Collection[str] = POLICIE
         raise _bad_config(
             f"produce_batch_validation={config.produce_batch_validation!r}: use auto, relaxed or strict"
         )
+    if config.durability not in _DURABILITIES:
+        raise _bad_config(f"durability={config.durability!r}: use replicated or flushed")
     for name, (least, most) in _RANGES.items():
         if not least <= getattr(config, name) <= most:
             raise _bad_config(f"{name}={getattr(config, name)}: use {least} to {most}")

@@ -300,6 +300,7 @@ _INHERITED = {
     "file.delete.delay.ms": "log.segment.delete.delay.ms",
     "max.message.bytes": "message.max.bytes",
     "min.insync.replicas": "min.insync.replicas",
+    "flush.messages": "log.flush.interval.messages",
     "message.timestamp.type": "log.message.timestamp.type",
     "unclean.leader.election.enable": "unclean.leader.election.enable",
 }

@@ -24,10 +24,11 @@ from .repair import FoundFolder, FoundLog, processes, producer_ids
 
 _FIELDS = {name.replace("_", "."): name for name in (field.name for field in attrs.fields(rec.TopicConfig))}
 _UNCLEAN = "unclean.leader.election.enable"
+_FLUSH = "flush.messages"
 _WITHOUT_EFFECT = frozenset(
     {
         "compression.type", "compression.gzip.level", "compression.lz4.level", "compression.zstd.level",
-        "flush.messages", "flush.ms", "index.interval.bytes", "segment.index.bytes", "segment.jitter.ms",
+        "flush.ms", "index.interval.bytes", "segment.index.bytes", "segment.jitter.ms",
         "preallocate",
         "message.timestamp.after.max.ms", "message.timestamp.before.max.ms", "message.timestamp.difference.max.ms",
         "message.format.version", "message.downconversion.enable", "local.retention.ms", "local.retention.bytes",
@@ -263,9 +264,11 @@ def _topic(
             )
         elif name == _UNCLEAN:
             found["unclean_leader_election"] = "any" if text.lower() == "true" else "wait"
+        elif name == _FLUSH and text.strip() == "1":
+            found["durability"] = "flushed"
         elif name in _FIELDS:
             found[_FIELDS[name]] = ",".join(each.strip() for each in text.split(","))
-        elif name in _WITHOUT_EFFECT:
+        elif name in _WITHOUT_EFFECT or name == _FLUSH:
             if topic.name not in STANDARD and (name, text) != _AS_PRODUCED:
                 ignored.append(f"{topic.name}: {name}={text}")
         elif name not in ("message.timestamp.type", "remote.storage.enable"):

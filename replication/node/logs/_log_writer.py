@@ -8,6 +8,9 @@ then is the thread woken, too: before that it would find the interpreter's lock 
 
 Work that mostly waits for the device and concerns one log is done beside this thread (`_side_worker`): later work
 of that log waits for it, that of other logs does not.
+
+Appends to a log with `durability=flushed` are told when they have come to the device. While one flush is under way
+that log's appends are held; the next write takes them all, and the next flush brings them all (group commit).
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import trio
 
 from ....storage import Chunk, Handover, Log, StorageError
 from ....transport import turn
+from ._flush_threads import FlushThreads
 from ._side_worker import SideWork, SideWorker
 from ._telling import tell
 
@@ -70,6 +74,14 @@ class CallWork:
     dropped: Completion = _nothing
     waits: bool = False
     common: tuple[Callable[[Sequence[Any]], None], object] | None = None
+
+
+@attrs.frozen(slots=True)
+class _FlushWork:
+    """Bring to the device what `run` has appended to the log of `lane`."""
+
+    lane: Lane
+    run: Sequence[AppendWork]
 
 
 Work = AppendWork | CallWork
@@ -137,6 +149,9 @@ class LogWriter:
         self._beside = SideWorker(
             f"insync-side-{name}", self._do_beside, self._done_beside, self._died_beside, self._handover.leave
         )
+        self._flushes = FlushThreads[_FlushWork](
+            f"insync-flush-{name}", self._flush_run, self._died_beside, self._handover.leave
+        )
         self._notes: dict[Lane, list[Told]] = {}
         """What is to be told of the work that is done beside."""
         self._lanes_beside = 0
@@ -156,9 +171,9 @@ class LogWriter:
         self._thread.start()
 
     @property
-    def signs_of_life(self) -> tuple[int, int]:
-        """Numbers of the pieces of work under way, here and beside; 0 for none."""
-        return self.under_way, self._beside.under_way
+    def signs_of_life(self) -> tuple[int, int, int]:
+        """Numbers of the pieces of work under way: here, beside, and of flushes; 0 for none."""
+        return self.under_way, self._beside.under_way, self._flushes.under_way
 
     def submit(self, work: Work) -> None:
         """Queue work; from the event loop only."""
@@ -223,6 +238,7 @@ class LogWriter:
             tell(self._token, self._report, error)
         finally:
             self._beside.end()
+            self._flushes.end()
             self._handover.end()
             tell(self._token, self._stopped.set)
 
@@ -246,11 +262,14 @@ class LogWriter:
                 else:
                     work.append(each)
             if work:
-                beside: list[CallWork] = []
+                beside: list[CallWork | _FlushWork] = []
                 self._done.append(self._carry_out(work, beside))
                 # Not before: what was asked for before it in its log is told first.
                 for apart in beside:
-                    self._beside.submit(apart)
+                    if isinstance(apart, _FlushWork):
+                        self._flushes.submit(apart)
+                    else:
+                        self._beside.submit(apart)
                 if not self._loop_waits:
                     self._token.run_sync_soon(self._collect)
 
@@ -258,10 +277,15 @@ class LogWriter:
         """The common case: a single append, and nothing to be done before it. False: it is something else."""
         if not isinstance(work, AppendWork) or work.lane.held is not None:
             return False
+        log = work.lane.log
+        if log is None or log.settings.flushes:
+            return False
         self._done.append((self._append_run(work.lane, [work]), 1))
         return True
 
-    def _carry_out(self, batch: Sequence[Work | _Resume], beside: list[CallWork]) -> tuple[list[Told], int]:
+    def _carry_out(
+        self, batch: Sequence[Work | _Resume], beside: list[CallWork | _FlushWork]
+    ) -> tuple[list[Told], int]:
         """Do a batch of work, except what waits for the device: that is added to `beside`, for the caller to start.
 
         Returns the completions to deliver on the event loop, and the number of queued pieces of work that they end.
@@ -289,34 +313,57 @@ class LogWriter:
                 runs.setdefault(lane, []).append(work)
                 continue
             if lane in runs:
-                told += self._append_run(lane, runs.pop(lane))
+                self._write(lane, runs.pop(lane), told, beside)
+                if lane.held is not None:
+                    lane.held.append(work)
+                    continue
             if work.waits:
-                lane.held = deque()
-                self._lanes_beside += 1
+                self._hold(lane)
                 beside.append(work)
             else:
                 count += 1
                 self._call(work, told)
         for lane, run in runs.items():
-            told += self._append_run(lane, run)
+            self._write(lane, run, told, beside)
         return told, count
+
+    def _write(
+        self, lane: Lane, run: list[AppendWork], told: list[Told], beside: list[CallWork | _FlushWork]
+    ) -> None:
+        """Do consecutive appends to one log; what they have to wait for goes to `beside`."""
+        done = self._append_run(lane, run)
+        if done is run and lane.log is not None and lane.log.settings.flushes:
+            self._hold(lane)
+            beside.append(_FlushWork(lane, run))
+        else:
+            told += done
+
+    def _hold(self, lane: Lane) -> None:
+        lane.held = deque()
+        self._lanes_beside += 1
 
     def _do_beside(self, work: SideWork) -> None:
         assert isinstance(work, CallWork)
         self._do(work, self._notes.setdefault(work.lane, []))
 
     def _done_beside(self, portion: Sequence[SideWork]) -> None:
-        """Told before anything that was held back is done, so in the order in which it was asked for."""
-        assert self._token is not None
         told: list[Told] = []
+        lanes: list[Lane] = []
         for work in portion:
             assert isinstance(work, CallWork)
             told += self._notes.pop(work.lane)
+            lanes.append(work.lane)
+        self._resume(lanes, told)
+
+    def _flush_run(self, work: _FlushWork) -> None:
+        self._resume([work.lane], self._for_run(work.lane, work.run, lambda log: log.flush()))
+
+    def _resume(self, lanes: Sequence[Lane], told: Sequence[Told]) -> None:
+        """Told before anything that was held back is done, so in the order in which it was asked for."""
+        assert self._token is not None
         self._done.append((told, 0))
         tell(self._token, self._collect)
-        for work in portion:
-            assert isinstance(work, CallWork)
-            self._queue.append(_Resume(work.lane))
+        self._queue.extend(map(_Resume, lanes))
         self._handover.ask()
 
     def _died_beside(self, error: Exception) -> None:
@@ -327,19 +374,24 @@ class LogWriter:
 
     def _append_run(self, lane: Lane, run: list[AppendWork]) -> Sequence[Told]:
         """Do consecutive appends to one log; returns what the event loop is to tell of them."""
-        if lane.broken:
-            return [Call(lane, work.dropped, work.dropped) for work in run]
-        assert lane.log is not None
         self._count += 1
         self.under_way = self._count
         try:
-            lane.log.append(list(map(_chunk_of, run)))
+            return self._for_run(lane, run, lambda log: log.append(list(map(_chunk_of, run))))
+        finally:
+            self.under_way = 0
+
+    def _for_run(self, lane: Lane, run: Sequence[AppendWork], do: Callable[[Log], None]) -> Sequence[Told]:
+        """Do something for consecutive appends; returns what the event loop is to tell of them."""
+        if lane.broken:
+            return [Call(lane, work.dropped, work.dropped) for work in run]
+        assert lane.log is not None
+        try:
+            do(lane.log)
         except StorageError as error:
             told: list[Told] = [Call(lane, work.dropped, work.dropped) for work in run]
             self._fail(lane, error, told)
             return told
-        finally:
-            self.under_way = 0
         return run
 
     def _call(self, work: CallWork, told: list[Told]) -> None:

@@ -216,10 +216,19 @@ class Hosting(World, ABC):
         def told(report: ev.Event) -> None:
             if host.worker == worker:
                 host.busy_since = None
+                if self._flushes(host):
+                    host.disk.flush()
                 self.step(host, report)
                 self._work(host)
 
         self.on(host.node, delay, do)
+
+    @staticmethod
+    def _flushes(host: Host) -> bool:
+        """Whether a replica counts only what its device has, as its node knows the topic."""
+        broker = host.node.broker
+        topic = broker.context.view.topics.get(host.partition.topic) if broker is not None else None
+        return topic is not None and topic.config.durability == "flushed"
 
     def carry_out(self, host: Host, job: LogJob) -> ev.Event:
         """Do a job on the disk; what the replica is to be told of it."""
@@ -299,6 +308,8 @@ class Hosting(World, ABC):
         def open_again() -> None:
             if host.worker == worker:
                 host.disk.trim_epochs()
+                if self._flushes(host):
+                    host.disk.flush()
                 self.step(host, host.disk.opened())
 
         self.on(host.node, seconds, open_again)

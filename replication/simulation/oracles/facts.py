@@ -25,6 +25,8 @@ class PartitionFacts:
     min_isr: int
     gone: bool = False
     """Whether its topic was deleted: whoever has not heard of it goes on, and no promise of his counts."""
+    flushes: bool = False
+    """Whether no replica counts what its device does not have."""
     unclean: bool = False
     committed: list[tuple[int, str]] = attrs.Factory(list)
     """(epoch, payload) of each offset below the greatest high watermark that a leader ever had."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ..driver.requests import Sent
     from ..world.cluster import Cluster
 
+_LYING = frozenset({"BK", "RT", "RS", "RD", "FC"})
+"""Faults that take from a device what it had, or from the store what it had confirmed."""
 _CHANGES_RECORD = frozenset((ev.RecordChanged, ev.IsrStored))
 _CHANGES_LOG = frozenset((ev.Appended, ev.EpochAssigned, ev.Truncated, ev.Opened, ev.LogStartAdvanced))
 
@@ -428,6 +430,7 @@ class Oracle:
         require(with_topic and key not in self.known, "S6", f"{record} is made, its topic is {topic}")
         name = str(record.id) if record.topic_id == record.topic else f"{record.id} of {record.topic_id}"
         facts = PartitionFacts(name, record.topic_id, record.min_isr)
+        facts.flushes = topic is not None and topic.config.durability == "flushed"
         self.partitions[record.id] = self.known[key] = facts
         self._cluster.transactions.watch(record.id, facts)
 
@@ -499,13 +502,25 @@ class Oracle:
         above = all(info.last_epoch < record.leader_epoch for info in infos.values())
         require(above, "S5", f"{record} begins an epoch below that of a log: {infos}")
         if policy != ANY and (policy == MOST_COMPLETE or asked or last_known <= infos.keys()):
-            self._has_most(record, infos)
+            self._has_most(record, infos, last_known)
         elif policy == WAIT:
             require(False, "S21", f"{last_known} have not all told: {infos}, {before}")
         if policy != ANY and not facts.unclean:
             self._gives_up_least(record, facts, infos)
-        facts.unclean = True
         self.unclean_elections += 1
+        if (
+            facts.flushes
+            and policy == WAIT
+            and not asked
+            and _LYING.isdisjoint(self._cluster.settings.faults)
+        ):
+            # Whatever was committed is on the device of each member of the ISR: this election loses nothing of it.
+            held, committed = facts.agreed(self.disk_of(record.leader, record.id)), len(facts.committed)
+            require(
+                held == committed, "S38", "{} of {} flushed offsets are left: {}", held, committed, record
+            )
+        else:
+            facts.unclean = True
 
     def _gives_up_least(
         self, record: PartitionRecord, facts: PartitionFacts, infos: Mapping[int, LogInfo]
@@ -547,16 +562,19 @@ class Oracle:
             last,
         )
 
-    def _has_most(self, record: PartitionRecord, infos: Mapping[int, LogInfo]) -> None:
-        """Who leads has told of its log in this life, and nobody who has, too, has more."""
+    def _has_most(self, record: PartitionRecord, infos: Mapping[int, LogInfo], last_known: set[int]) -> None:
+        """Who leads has told of its log in this life, and nobody who was last known to be eligible has more; if
+        none of these has told, nobody has.
+        """
         live, chosen = self._cluster.store.live, infos.get(record.leader)
         usable = self._cluster.store.reading().live_for(record.id, leaving=True)
+        compared = last_known & infos.keys() or infos.keys()
         best = max(
             (
-                info.completeness
-                for node, info in infos.items()
+                infos[node].completeness
+                for node in compared
                 # Who was away until a moment ago may still be so for the controller.
-                if usable.get(node) == info.incarnation and not self._cluster.left_unseen(node)
+                if usable.get(node) == infos[node].incarnation and not self._cluster.left_unseen(node)
             ),
             default=(-1, -1),
         )

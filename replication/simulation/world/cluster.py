@@ -382,6 +382,8 @@ class Cluster(Hosting):
         for host in node.hosts.values():
             was, flushed = list(host.disk.flat), host.disk.flushed
             host.disk.recover()
+            if host.facts.flushes:
+                host.disk.flush()
             self.oracle.recovered(host, was=was, flushed=flushed)
             self.oracle.disk_changed(host)
         self.note(f"node {node.id} starts")

@@ -59,6 +59,8 @@ class Topics:
 
     def _ask_for(self, topic: Topic) -> None:
         config: dict[str, Value] = {"unclean_leader_election": topic.unclean_leader_election}
+        if topic.durability != TopicConfig().durability:
+            config["durability"] = topic.durability
         if self._cluster.settings.compactions:
             config["cleanup_policy"] = "compact,delete"
         if topic.min_insync_replicas != min(TopicConfig().min_insync_replicas, topic.replication_factor):

@@ -290,7 +290,7 @@ async def test_work_that_waits_for_the_device_waits_together_and_in_order_within
     assert [str(error) for error in failed] == ["no space"]
     assert [number for lane, number in done if lane == 0] == [0, 1, 2, 3]
     assert [number for lane, number in done if lane == 1] == [0, 1]
-    assert writer.signs_of_life == (0, 0)
+    assert writer.signs_of_life == (0, 0, 0)
 
 
 async def test_each_of_many_that_wait_together_is_a_sign_of_life() -> None:
@@ -310,7 +310,7 @@ async def test_each_of_many_that_wait_together_is_a_sign_of_life() -> None:
         await finished.wait()
         await writer.stop()
     assert len(seen) > 10
-    assert 0 not in seen and writer.signs_of_life == (0, 0)
+    assert 0 not in seen and writer.signs_of_life == (0, 0, 0)
 
 
 async def test_an_error_nobody_thought_of_among_those_that_wait_ends_the_writer() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from insync.replication.core import messages as m
@@ -65,6 +66,15 @@ def test_it_is_made_as_it_has_to_be_whatever_was_asked_for(count: int, factor: i
     assert topic.config.min_insync_replicas == least
     assert len(partitions) == 50
     assert all(isinstance(each, PartitionRecord) and len(each.replicas) == factor for each in partitions)
+
+
+def test_its_durability_is_as_asked_for() -> None:
+    asked_for = {"durability": "flushed", "min_insync_replicas": 1}
+    planned = asked(attrs.evolve(CREATE, config=asked_for), view(1, 2, 3))
+    assert isinstance(planned, Plan)
+    topic = planned.puts[0].record
+    assert isinstance(topic, TopicRecord)
+    assert (topic.config.durability, topic.config.min_insync_replicas) == ("flushed", 2)
 
 
 def test_only_nodes_have_it_that_can_coordinate() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from insync.replication.core.kafka.metadata import KafkaMetadata, KafkaPartition, KafkaTopic
@@ -97,3 +98,28 @@ def test_settings_that_change_nothing_are_told_and_those_that_cannot_be_kept_ref
     ):
         with pytest.raises(AdoptionError, match=said):
             planned(**config)
+
+
+@pytest.mark.parametrize(
+    ("config", "broker", "durability", "ignored"),
+    [
+        ({}, {}, "replicated", ()),
+        ({"flush.messages": "1"}, {}, "flushed", ()),
+        ({}, {"log.flush.interval.messages": "1"}, "flushed", ()),
+        (
+            {"flush.messages": "9"},
+            {"log.flush.interval.messages": "1"},
+            "replicated",
+            ("t: flush.messages=9",),
+        ),
+    ],
+)
+def test_a_topic_that_kafka_flushes_at_each_append_stays_so(
+    config: dict[str, str], broker: dict[str, str], durability: str, ignored: tuple[str, ...]
+) -> None:
+    folders = [
+        attrs.evolve(folder(node, name, **config), settings=broker) for node, name in ((1, "a"), (2, "b"))
+    ]
+    planned = plan(folders, "secret")
+    assert planned.topics["t"].config.durability == durability
+    assert planned.without_effect == ignored

@@ -15,12 +15,14 @@ import trio.lowlevel
 
 from insync.replication.node.logs import _log_writer
 from insync.replication.node.logs._log_writer import AppendWork, CallWork, Lane, LogWriter
-from insync.storage import Chunk, Handover, StorageError
+from insync.storage import Chunk, Handover, LogSettings, StorageError
 from insync.transport import turn
 
 
 class HeldLog:
     """A log whose appends wait until they are let through."""
+
+    settings = LogSettings()
 
     def __init__(self) -> None:
         self.let_through = threading.Event()
@@ -108,13 +110,13 @@ async def test_each_piece_of_work_has_a_number_while_it_is_under_way() -> None:
     for number in range(2):
         bench.append(number)
         await bench.has_told(*range(number + 1))
-        assert bench.writer.signs_of_life == (0, 0)
+        assert bench.writer.signs_of_life == (0, 0, 0)
     bench.writer.submit(
         CallWork(bench.lane, lambda: seen.append(bench.writer.signs_of_life[0]), lambda _: bench.append(2))
     )
     await bench.has_told(0, 1, 2)
     await bench.writer.stop()
-    assert seen == [1, 2, 3, 4] and bench.writer.signs_of_life == (0, 0)
+    assert seen == [1, 2, 3, 4] and bench.writer.signs_of_life == (0, 0, 0)
 
 
 async def test_a_device_that_hangs_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:

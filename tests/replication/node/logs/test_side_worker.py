@@ -17,7 +17,7 @@ from insync.replication import Admin, Node, Producer
 from insync.replication.node.logs import _side_worker
 from insync.replication.node.logs._log_writer import AppendWork, CallWork, Lane, LogWriter
 from insync.replication.node.logs._side_worker import SideWork, SideWorker
-from insync.storage import Chunk, LogDirectory, StorageBrokenError, StorageError
+from insync.storage import Chunk, LogDirectory, LogSettings, StorageBrokenError, StorageError
 from insync.storage import directory as directory_module
 from insync.storage.folder import _checkpoints as checkpoints_module
 
@@ -26,6 +26,8 @@ from ..test_cluster import produce, settings
 
 
 class Log:
+    settings = LogSettings()
+
     def __init__(self, done: list[str], name: str) -> None:
         self.done, self.name = done, name
 
