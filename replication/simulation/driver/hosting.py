@@ -256,7 +256,11 @@ class Hosting(World, ABC):
             case fx.Truncate():
                 kept = job.restart or job.keep or host.facts.agreed(disk) <= max(job.offset, disk.start)
                 require(
-                    kept, "S37", "{} cuts what was committed, and keeps nothing of it: {}", host.name, job
+                    kept or self.oracle.is_held_by_another(host),
+                    "S37",
+                    "{} cuts what was committed, and keeps nothing of it: {}",
+                    host.name,
+                    job,
                 )
                 if job.restart:
                     disk.restart(job.offset)

@@ -251,15 +251,14 @@ def mend_what_nobody_has(cluster: Cluster) -> None:
     back. Then an election among the last known eligible replicas (KIP-966) needs the word of all of them, and a
     damaged log has none to give: nobody can tell what it held.
 
-    Nor does anybody wait for a complete replica that is down where an unclean election may come first: the others
-    then cut what the log that leads cannot send them (seed 20578635).
+    Nor does anybody wait for a complete replica that is down, or is taken for dead soon (seed 202), where an
+    unclean election may come first: the others then cut what the log that leads cannot send them (seed 20578635).
     """
     for partition, versioned in cluster.store.partitions.items():
         record, hosts = versioned.record, cluster.hosts_of(partition)
         spoilt = {host.node.id for host in hosts if host.disk.is_rotten or host.node.lost_data}
         complete = {*record.isr, *record.elr}
-        is_absent = not (complete - spoilt) & cluster.store.live.keys()
-        may_be_passed_over = is_absent and _may_elect(cluster, partition)
+        may_be_passed_over = _may_elect(cluster, partition)
         for host in hosts:
             counts = host.node.id in complete.union(record.last_known_elr)
             if may_be_passed_over or (counts and not complete - spoilt):

@@ -294,6 +294,18 @@ class Oracle:
             start = self.disk_of(member, partition).start
             require(start >= facts.deleted, "S16", f"node {member} begins at {start}, not {facts.deleted}")
 
+    def is_held_by_another(self, host: Host) -> bool:
+        """Whether another replica that may be elected cleanly has as much of what was committed.
+
+        One that stood still and goes on by what its former leader told it cuts more than it would by now.
+        """
+        versioned, facts = self._cluster.store.partitions.get(host.partition), host.facts
+        if versioned is None or facts.gone:
+            return False
+        others = {*versioned.record.isr, *versioned.record.elr} - {host.node.id}
+        held = facts.agreed(host.disk)
+        return any(facts.agreed(self.disk_of(each, host.partition)) >= held for each in others)
+
     def cleaned(self, host: Host, emptied: Sequence[Stored]) -> None:
         """S19: nothing is compacted away but for a later batch of its key that is committed, too."""
         facts = host.facts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from insync.replication.core.control.records import TopicConfig
 from insync.replication.core.control.topics import TopicError, check_count, check_request, parse_config
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import CreateTopicRequest
@@ -112,6 +113,13 @@ def test_the_compaction_lags_may_be_equal_and_not_crossed() -> None:
 def test_a_cleanup_policy_deletes_compacts_or_both(policy: str, deletes: bool, compacts: bool) -> None:
     config = parse_config({"cleanup_policy": policy})
     assert (config.deletes, config.compacts) == (deletes, compacts)
+
+
+def test_the_durability_is_one_of_two() -> None:
+    assert TopicConfig().durability == "replicated"
+    assert parse_config({"durability": "flushed"}).durability == "flushed"
+    with pytest.raises(TopicError, match="durability='on disk': use replicated or flushed"):
+        parse_config({"durability": "on disk"})
 
 
 def test_more_partitions_need_as_many_nodes_as_there_are_replicas() -> None:

@@ -254,3 +254,25 @@ async def test_a_topic_that_becomes_flushed_is_flushed_at_once(
             await device.holds_up({"node-1"})
             device.let_go()
             await producer.send_and_wait("t", b"b")
+
+
+async def test_a_log_that_begins_inside_a_batch_counts_when_its_device_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Device(monkeypatch)
+    async with AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(Node(settings(tmp_path, n))) for n in (1, 2)]
+        servers = [node.endpoints[0] for node in nodes]
+        admin = await stack.enter_async_context(Admin(servers))
+        producer = await stack.enter_async_context(Producer(servers))
+        await admin.create_topic("t", assignments=[[1]], config={"durability": "flushed"})
+        await (await producer.send_many("t", [b"%d" % n for n in range(5)])).wait()
+        await admin.delete_records({("t", 0): 3})
+        device.held = {"node-2"}
+        await admin.reassign_partitions({("t", 0): [1, 2]})
+        await device.holds_up({"node-2"})
+        assert (await ends(admin))[2] == (3, 3)
+        device.let_go()
+        await until(lambda: full_isr(admin, "t", 2))
+        await until(lambda: replicas_agree(admin, "t", 2))
+        assert (await ends(admin))[2] == (5, 5)
