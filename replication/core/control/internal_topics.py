@@ -41,7 +41,7 @@ class InternalTopic:
     segment_bytes: int = 100 << 20
 
     def request(self, asked: m.CreateTopicRequest, view: ClusterView) -> m.CreateTopicRequest:
-        """What to make, whatever but a `durability` was asked for under this name, on the nodes of `view`."""
+        """The topic to make on the nodes of `view`; of the settings asked for, a `durability` alone counts."""
         factor = min(self.replication_factor, len(view.staying))
         kept = {name: value for name, value in asked.config.items() if name == "durability"}
         config = {**self.config(factor), **kept}

@@ -526,7 +526,7 @@ class Oracle:
             and not asked
             and _LYING.isdisjoint(self._cluster.settings.faults)
         ):
-            # Whatever was committed is on the device of each member of the ISR: this election loses nothing of it.
+            # The device of each member of the ISR had all that was committed, so this election loses nothing of it.
             held, committed = facts.agreed(self.disk_of(record.leader, record.id)), len(facts.committed)
             require(
                 held == committed, "S38", "{} of {} flushed offsets are left: {}", held, committed, record
