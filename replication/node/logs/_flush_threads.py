@@ -11,25 +11,28 @@ TOGETHER = 4
 """How many logs wait for the device at a time: flushes that come together share commits of the file system."""
 
 Work = TypeVar("Work")
+Result = TypeVar("Result")
 
 
-class FlushThreads(Generic[Work]):
+class FlushThreads(Generic[Work, Result]):
     """Started as they are needed, and ended, by the writer's thread.
 
-    `do` is called for each piece of work, `died` with an error that nobody expected, after which its thread does
-    nothing any more. A thread first calls `leave`: it inherits the writer's processors, and the writer may be bound
-    to one.
+    `do` is called for each piece of work, and `done` with the work and its result when it is under way no more;
+    `died` with an error that nobody expected, after which its thread does nothing any more. A thread first calls
+    `leave`: it inherits the writer's processors, and the writer may be bound to one.
     """
 
     def __init__(
         self,
         name: str,
-        do: Callable[[Work], None],
+        do: Callable[[Work], Result],
+        done: Callable[[Work, Result], None],
         died: Callable[[Exception], None],
         leave: Callable[[], None],
     ) -> None:
         self._name = name
         self._do = do
+        self._done = done
         self._died = died
         self._leave = leave
         self._queue: SimpleQueue[tuple[int, Work] | None] = SimpleQueue()
@@ -66,8 +69,9 @@ class FlushThreads(Generic[Work]):
         try:
             while (taken := self._queue.get()) is not None:
                 number, work = taken
-                self._do(work)
+                result = self._do(work)
                 with self._lock:
                     self._under_way.remove(number)
+                self._done(work, result)
         except Exception as error:  # noqa: BLE001 - not hidden: it ends the node
             self._died(error)

@@ -149,8 +149,12 @@ class LogWriter:
         self._beside = SideWorker(
             f"insync-side-{name}", self._do_beside, self._done_beside, self._died_beside, self._handover.leave
         )
-        self._flushes = FlushThreads[_FlushWork](
-            f"insync-flush-{name}", self._flush_run, self._died_beside, self._handover.leave
+        self._flushes = FlushThreads[_FlushWork, Sequence[Told]](
+            f"insync-flush-{name}",
+            lambda work: self._for_run(work.lane, work.run, lambda log: log.flush()),
+            lambda work, told: self._resume([work.lane], told),
+            self._died_beside,
+            self._handover.leave,
         )
         self._notes: dict[Lane, list[Told]] = {}
         """What is to be told of the work that is done beside."""
@@ -354,9 +358,6 @@ class LogWriter:
             told += self._notes.pop(work.lane)
             lanes.append(work.lane)
         self._resume(lanes, told)
-
-    def _flush_run(self, work: _FlushWork) -> None:
-        self._resume([work.lane], self._for_run(work.lane, work.run, lambda log: log.flush()))
 
     def _resume(self, lanes: Sequence[Lane], told: Sequence[Told]) -> None:
         """Told before anything that was held back is done, so in the order in which it was asked for."""

@@ -16,8 +16,8 @@ from insync.storage import (
     LogSettings,
     StorageBrokenError,
     TooManyOpenFilesError,
-    _flushing,
     directory,
+    disk_log,
 )
 from insync.storage.file_range import RangeFile
 from insync.storage.segment import _open_files
@@ -160,14 +160,16 @@ def test_a_flush_that_finds_no_descriptor_is_made_again(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     with monkeypatch.context() as short:
-        short.setattr(_flushing, "fsync_folder", none_left)
+        short.setattr(disk_log, "fsync_folder", none_left)
         failures = held.flush_due(1e9)
         assert isinstance(failures["t", 0], TooManyOpenFilesError)
         assert "ulimit -n" in str(failures["t", 0])
     assert log.recovery_point == 0
     append(log, batch(1))
+    synced: list[Path] = []
+    monkeypatch.setattr(disk_log, "fsync_folder", synced.append)
     assert held.flush_due(2e9) == {}
-    assert log.recovery_point == 3
+    assert log.recovery_point == 3 and synced == [tmp_path / "t-0"]
     held.close()
 
 
