@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from insync.plugins.kafka.protocol import Struct, message
 from insync.plugins.kafka.protocol.apis import Api, KafkaError
@@ -136,24 +137,31 @@ async def test_what_is_taken_away_needs_no_value_and_need_not_be_there(tmp_path:
         assert await incremented(client, unknown) == [ErrorCode.INVALID_CONFIG]
 
 
+async def has_durability(admin: Admin, topic: str, expected: str) -> None:
+    """Its node reads soon of what another client has changed."""
+    with trio.fail_after(60):
+        while (await admin.describe_config(topic))["durability"] != expected:
+            pass
+
+
 async def test_flush_messages_stands_for_the_durability_of_a_topic(tmp_path: Path) -> None:
     never = str(2**63 - 1)
     async with node_at(tmp_path) as node, client_of(node) as client, Admin(node.endpoints) as admin:
         await make(node)
         assert await value_of(client, "t", "flush.messages") == never
         assert await incremented(client, increments(TOPIC, "t", ("flush.messages", SET, "1"))) == [0]
-        assert (await admin.describe_config("t"))["durability"] == "flushed"
         assert await value_of(client, "t", "flush.messages") == "1"
+        await has_durability(admin, "t", "flushed")
         for refused in ("2", "0", "flushed"):
             answer = await incremented(client, increments(TOPIC, "t", ("flush.messages", SET, refused)))
             assert answer == [ErrorCode.INVALID_CONFIG], refused
         assert await incremented(client, increments(TOPIC, "t", ("flush.messages", DELETE, None))) == [0]
-        assert (await admin.describe_config("t"))["durability"] == "replicated"
         assert await value_of(client, "t", "flush.messages") == never
+        await has_durability(admin, "t", "replicated")
         configs = [Create.CreatableTopicConfig(name="flush.messages", value="1")]
         topic = Create.CreatableTopic(name="u", num_partitions=1, replication_factor=1, configs=configs)
         await client.ask(Api.CREATE_TOPICS, 5, Create(topics=[topic], timeout_ms=10_000))
-        assert (await admin.describe_config("u"))["durability"] == "flushed"
+        await has_durability(admin, "u", "flushed")
 
 
 async def test_members_of_a_list_come_and_go(tmp_path: Path) -> None:
