@@ -70,6 +70,9 @@ class MaintainedLog(Log):
             self.settings = settings
             for segment in self._segments:
                 segment.configure(settings)
+        if settings.flushes:
+            # What was appended before counts from now on, too.
+            self.flush()
 
     def maintain(
         self,

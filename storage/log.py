@@ -163,7 +163,9 @@ class Log(abc.ABC):
     """The current settings; `configure` replaces them."""
 
     def configure(self, settings: LogSettings) -> None:
-        """Use other settings from the next append or `maintain` on. Any thread may call it."""
+        """Use other settings from the next append or `maintain` on, flushed first if they say `durability=flushed`.
+        Any thread may call it.
+        """
         self.settings = settings
 
     @property

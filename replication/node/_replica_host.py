@@ -159,13 +159,7 @@ class ReplicaHost:
             if self.lane.log is not None:
                 self.lane.log.configure(log_settings(base, config))
 
-        def flush() -> None:
-            if self.lane.log is not None:
-                self.lane.log.flush()
-
-        self.submit(CallWork(self.lane, configure, lambda _: None))
-        if config.durability == "flushed":
-            self.submit(CallWork(self.lane, flush, lambda _: None, waits=True))
+        self.submit(CallWork(self.lane, configure, lambda _: None, waits=config.flushes))
 
     def log_start_raised(self) -> None:
         """Retention may have removed the oldest segments: tell the core where the log begins now."""

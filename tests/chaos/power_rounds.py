@@ -22,6 +22,7 @@ import attrs
 import trio
 
 from insync.replication import Admin, Consumer, Producer, ReplicationError
+from insync.replication.core.control.internal_topics import STANDARD
 from tests.processes import NodeProcess
 
 from .history import History, Place
@@ -35,7 +36,6 @@ NODES = (1, 2, 3)
 _WRITTEN = ("first", "second", "third")
 _TRANSACTED = "transacted"
 _GROUP = "readers"
-_INTERNAL = ("__consumer_offsets", "__transaction_state")
 _WRITER_PAUSE = 0.05
 _START_SECONDS = 60.0
 _HEAL_SECONDS = 60.0
@@ -241,7 +241,7 @@ class Rounds:
             for topic in (*_WRITTEN, _TRANSACTED):
                 await admin.create_topic(topic, PARTITIONS, len(NODES), config=self.plan.config)
                 known.topics.append(topic)
-            for topic in _INTERNAL:
+            for topic in STANDARD:
                 await admin.create_topic(topic, config={"durability": self.plan.durability})
         while len(self.rounds) < self.plan.rounds:
             one = await self._round(cluster, known)

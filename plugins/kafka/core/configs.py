@@ -15,9 +15,7 @@ UNCLEAN = "unclean.leader.election.enable"
 UNCLEAN_POLICY = "insync.unclean.leader.election"
 """Policies that Kafka has no word for stand under this name."""
 FLUSH = "flush.messages"
-"""Kafka's setting that stands for `durability`, and its two values that do."""
-_NEVER = str(2**63 - 1)
-_FLUSHES = {"1": "flushed", _NEVER: "replicated"}
+"""Stands for `durability`, with two of the values that Kafka takes."""
 
 
 class Type(enum.IntEnum):
@@ -81,6 +79,8 @@ _INTS = frozenset({"min_insync_replicas", "max_message_bytes", "segment_bytes"})
 _OWN = {"produce_batch_validation": "insync.produce.batch.validation"}
 _DEFAULTS = TopicConfig()
 _MOST = 2**63 - 1
+_NEVER = str(_MOST)
+_DURABILITIES = {"1": "flushed", _NEVER: "replicated"}
 _WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
 _NUMBER = re.compile(r"[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,3})?")
 _FIELDS = {
@@ -102,22 +102,24 @@ def described(config: TopicConfig) -> list[Setting]:
     """All settings of a topic, those that have no effect too."""
     found = []
     for name, field in _FIELDS.items():
-        value, default = getattr(config, field), getattr(_DEFAULTS, field)
-        source = Source.DEFAULT if value == default else Source.TOPIC
+        value, source = getattr(config, field), _source(config, field)
         found.append(Setting(name=name, value=_text(value), type=_type(field, value), source=source))
     policy = config.unclean_leader_election
-    source = Source.DEFAULT if policy == _DEFAULTS.unclean_leader_election else Source.TOPIC
+    source = _source(config, "unclean_leader_election")
     enabled = _text(policy != "wait")
     found.append(Setting(name=UNCLEAN, value=enabled, type=Type.BOOLEAN, source=source))
     found.append(Setting(name=UNCLEAN_POLICY, value=policy, type=Type.STRING, source=source))
-    source = Source.DEFAULT if config.durability == _DEFAULTS.durability else Source.TOPIC
-    flush = "1" if config.durability == _FLUSHES["1"] else _NEVER
-    found.append(Setting(name=FLUSH, value=flush, type=Type.LONG, source=source))
+    flush = "1" if config.flushes else _NEVER
+    found.append(Setting(name=FLUSH, value=flush, type=Type.LONG, source=_source(config, "durability")))
     found += [
         Setting(name=name, value=value, type=kind, source=Source.DEFAULT, read_only=True)
         for name, (value, kind) in _FIXED.items()
     ]
     return sorted(found, key=lambda each: each.name)
+
+
+def _source(config: TopicConfig, field: str) -> Source:
+    return Source.DEFAULT if getattr(config, field) == getattr(_DEFAULTS, field) else Source.TOPIC
 
 
 def field_of(name: str) -> str | None:
@@ -169,12 +171,12 @@ def _value(name: str, field: str, text: str) -> Value:
             raise ConfigError(f"{name}={text}: use true or false")
         return "any" if text.lower() == "true" else "wait"
     if name == FLUSH:
-        if text not in _FLUSHES:
+        if text not in _DURABILITIES:
             raise ConfigError(
                 f"{name}={text}: use 1 (the device has each record before it is acknowledged) or {_NEVER} "
                 "(replication alone makes records safe)"
             )
-        return _FLUSHES[text]
+        return _DURABILITIES[text]
     default = getattr(_DEFAULTS, field)
     if is_list(name):
         return ",".join(dict.fromkeys(as_list(text)))

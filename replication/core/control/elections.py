@@ -52,8 +52,8 @@ class LogInfo:
         return self.last_epoch, self.log_end_offset
 
     def extends(self, other: LogInfo) -> bool:
-        """Whether all of another log is in this one, going by the epochs (KIP-101): two logs with a batch of one
-        epoch at one offset are the same up to it.
+        """Whether this log contains all of another one. Logs that have a batch of the same epoch at the same offset
+        are equal up to that batch (KIP-101).
         """
         if other.log_end_offset <= self.log_start_offset:
             return True  # nothing is deleted but what was committed

@@ -236,6 +236,11 @@ class TopicConfig:
         return policy == "strict" or (policy == "auto" and self.compacts)
 
     @property
+    def flushes(self) -> bool:
+        """Whether a replica counts a batch only when its device has it."""
+        return self.durability == "flushed"
+
+    @property
     def deletes(self) -> bool:
         """Whether old records may be deleted, by retention or on request."""
         return "delete" in self.cleanup_policy.split(",")

@@ -54,7 +54,9 @@ class FlushThreads(Generic[Work, Result]):
             self._under_way.append(number)
             wanted = min(len(self._under_way), TOGETHER)
         if len(self._threads) < wanted:
-            thread = threading.Thread(target=self._run, name=f"{self._name}-{wanted}", daemon=True)
+            thread = threading.Thread(
+                target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True
+            )
             self._threads.append(thread)
             thread.start()
         self._queue.put((number, work))

@@ -151,7 +151,7 @@ class LogWriter:
         )
         self._flushes = FlushThreads[_FlushWork, Sequence[Told]](
             f"insync-flush-{name}",
-            lambda work: self._for_run(work.lane, work.run, lambda log: log.flush()),
+            self._flush_run,
             lambda work, told: self._resume([work.lane], told),
             self._died_beside,
             self._handover.leave,
@@ -375,25 +375,38 @@ class LogWriter:
 
     def _append_run(self, lane: Lane, run: list[AppendWork]) -> Sequence[Told]:
         """Do consecutive appends to one log; returns what the event loop is to tell of them."""
+        if lane.broken:
+            return self._dropped(lane, run)
+        assert lane.log is not None
         self._count += 1
         self.under_way = self._count
         try:
-            return self._for_run(lane, run, lambda log: log.append(list(map(_chunk_of, run))))
+            lane.log.append(list(map(_chunk_of, run)))
+        except StorageError as error:
+            return self._dropped(lane, run, error)
         finally:
             self.under_way = 0
+        return run
 
-    def _for_run(self, lane: Lane, run: Sequence[AppendWork], do: Callable[[Log], None]) -> Sequence[Told]:
-        """Do something for consecutive appends; returns what the event loop is to tell of them."""
+    def _flush_run(self, work: _FlushWork) -> Sequence[Told]:
+        """Bring appends to the device; returns what the event loop is to tell of them."""
+        lane, run = work.lane, work.run
         if lane.broken:
-            return [Call(lane, work.dropped, work.dropped) for work in run]
+            return self._dropped(lane, run)
         assert lane.log is not None
         try:
-            do(lane.log)
+            lane.log.flush()
         except StorageError as error:
-            told: list[Told] = [Call(lane, work.dropped, work.dropped) for work in run]
-            self._fail(lane, error, told)
-            return told
+            return self._dropped(lane, run, error)
         return run
+
+    def _dropped(
+        self, lane: Lane, run: Sequence[AppendWork], error: StorageError | None = None
+    ) -> list[Told]:
+        told: list[Told] = [Call(lane, work.dropped, work.dropped) for work in run]
+        if error is not None:
+            self._fail(lane, error, told)
+        return told
 
     def _call(self, work: CallWork, told: list[Told]) -> None:
         self._count += 1

@@ -228,7 +228,7 @@ class Hosting(World, ABC):
         """Whether a replica counts only what its device has, as its node knows the topic."""
         broker = host.node.broker
         topic = broker.context.view.topics.get(host.partition.topic) if broker is not None else None
-        return topic is not None and topic.config.durability == "flushed"
+        return topic is not None and topic.config.flushes
 
     def carry_out(self, host: Host, job: LogJob) -> ev.Event:
         """Do a job on the disk; what the replica is to be told of it."""

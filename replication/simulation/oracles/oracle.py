@@ -442,7 +442,7 @@ class Oracle:
         require(with_topic and key not in self.known, "S6", f"{record} is made, its topic is {topic}")
         name = str(record.id) if record.topic_id == record.topic else f"{record.id} of {record.topic_id}"
         facts = PartitionFacts(name, record.topic_id, record.min_isr)
-        facts.flushes = topic is not None and topic.config.durability == "flushed"
+        facts.flushes = topic is not None and topic.config.flushes
         self.partitions[record.id] = self.known[key] = facts
         self._cluster.transactions.watch(record.id, facts)
 
@@ -575,8 +575,8 @@ class Oracle:
         )
 
     def _has_most(self, record: PartitionRecord, infos: Mapping[int, LogInfo], last_known: set[int]) -> None:
-        """Who leads has told of its log in this life, and nobody who was last known to be eligible has more; if
-        none of these has told, nobody has.
+        """The new leader has told of its log in this life. No replica that was last known to be eligible has more;
+        if none of these has told, no other replica has.
         """
         live, chosen = self._cluster.store.live, infos.get(record.leader)
         usable = self._cluster.store.reading().live_for(record.id, leaving=True)
