@@ -215,6 +215,24 @@ def info(end: int) -> LogInfo:
     )
 
 
+class Told:
+    """A replica that has this to tell of its log."""
+
+    def __init__(self, found: LogInfo | None) -> None:
+        self.found = found
+
+    def log_info(self) -> LogInfo | None:
+        return self.found
+
+
+def test_a_node_tells_all_that_an_election_goes_by() -> None:
+    one = Node()
+    one.broker.context.replicas.update({ZERO: Told(info(9)), ONE: Told(None)})  # type: ignore[dict-item]
+    names = [m.PartitionName(topic=each.topic, partition=each.partition) for each in (ZERO, ONE)]
+    answer = one.broker.peers.tell_logs(m.GetReplicaLogInfoRequest(partitions=names))
+    assert answer == attrs.evolve(told(ME, 9), incarnation=7)
+
+
 def both_asked(one: Node) -> dict[int, fx.Ask]:
     """A round under way to nodes 2 and 3."""
     one.tell(ev.AskLogs(asked(2, 3)))
