@@ -1,9 +1,9 @@
 """What is wrong, in words: the cause, what follows from it, and what to do. From the same facts as `insync status`
-and `insync health`."""
+and `insync health`. Partitions that one cause brings into trouble are one finding."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 
@@ -18,13 +18,15 @@ from ._look import At, Look
 
 SHOWN = 50
 """Findings of partitions; of the others their number is told."""
+_NO_LEADER, _REFUSED, _WAITING, _SHORT = range(4)
+"""Kinds of trouble with a partition, the worst first."""
 
 ERROR, WARNING = "error", "warning"
 
 
 @attrs.frozen(kw_only=True)
 class Finding:
-    """One problem. key: the same for the same problem at every look. at: the partition that it is about, if any."""
+    """One problem. key: the same for the same problem at every look. partitions: those that it is about."""
 
     key: str
     severity: str
@@ -32,32 +34,50 @@ class Finding:
     cause: str
     consequence: str
     remedy: str
-    at: At | None = None
+    partitions: tuple[At, ...] = ()
     node: int | None = None
+
+
+@attrs.frozen
+class _Trouble:
+    """Of one partition. Those of the same kind, nodes and `spare` have one cause.
+
+    nodes: without which it would not be. spare: members that the ISR may lose before acks=all writes are refused.
+    say: makes the words, since thousands of partitions may be in trouble at once, and few are shown.
+    """
+
+    kind: int
+    nodes: tuple[int, ...]
+    spare: int
+    at: At
+    say: Callable[[], Finding]
 
 
 def findings(look: Look, changes: ChangeLog, hanging: Sequence[HangingTransaction] = ()) -> list[Finding]:
     """The worst first; empty if all is well."""
     found = [*_cluster(look), *_nodes(look, changes), *_checks(look), *_strays(look)]
     found += map(_hanging, hanging[:SHOWN])
-    # Of equally bad ones, those of users before those of topics that the nodes keep for themselves.
-    partitions = sorted(
-        _partitions(look, changes), key=lambda each: (each[0], each[1][0].startswith("__"), each[1])
-    )
-    found += [say() for _, _, say in partitions[:SHOWN]]
-    rest = len(partitions) - SHOWN
+    partitions = sorted(_partitions(look, changes), key=lambda each: (each.kind, _users_first(each.at)))
+    groups = _by_cause(each for each in partitions if not _said_of_nodes(look, each))
+    found += map(_together, groups[:SHOWN])
+    rest = sum(map(len, groups[SHOWN:]))
     if rest > 0:
         found.append(
             Finding(
                 key="more",
                 severity=WARNING,
                 title=f"{counted(rest, 'more partition has', 'more partitions have', form=',')} problems",
-                cause="They are too many to list here.",
+                cause="Their causes are too many to list here.",
                 consequence="The same as for the listed ones.",
                 remedy="Repair the nodes first: their partitions recover with them.",
             )
         )
     return sorted(found, key=lambda each: each.severity != ERROR)
+
+
+def _users_first(at: At) -> tuple[bool, At]:
+    """The order of partitions: those of users before those of topics that the nodes keep for themselves."""
+    return at[0].startswith("__"), at
 
 
 def _cluster(look: Look) -> Iterator[Finding]:
@@ -77,12 +97,15 @@ def _nodes(look: Look, changes: ChangeLog) -> Iterator[Finding]:
     for report in look.reports.values():
         node = report.node_id
         if report.error:
-            held = [
-                (topic.name, each.partition)
-                for topic in look.topics.values()
-                for each in topic.partitions
-                if node in each.replicas
-            ]
+            held = sorted(
+                (
+                    (topic.name, each.partition)
+                    for topic in look.topics.values()
+                    for each in topic.partitions
+                    if node in each.replicas
+                ),
+                key=_users_first,
+            )
             since = _since(_last(changes, node))
             yield Finding(
                 key=f"node-{node}",
@@ -93,6 +116,7 @@ def _nodes(look: Look, changes: ChangeLog) -> Iterator[Finding]:
                 f"{'tolerates' if len(held) == 1 else 'tolerate'} one failure fewer.",
                 remedy=f"Start node {node} again; it catches up by itself. "
                 f"If it does not come back, move its replicas: insync drain {node}.",
+                partitions=tuple(held),
                 node=node,
             )
         elif report.store_age_ms > STORE_OLD_MS:
@@ -140,7 +164,7 @@ def _hanging(each: HangingTransaction) -> Finding:
         consequence="Consumers with isolation_level=read_committed get nothing from that offset on.",
         remedy=f"Abort it: insync transaction abort {each.topic} {each.partition} --start-offset "
         f"{each.start_offset}. Its records never count then.",
-        at=(each.topic, each.partition),
+        partitions=((each.topic, each.partition),),
     )
 
 
@@ -178,20 +202,63 @@ def _strays(look: Look) -> Iterator[Finding]:
                 )
 
 
-def _partitions(look: Look, changes: ChangeLog) -> Iterator[tuple[int, At, Callable[[], Finding]]]:
-    """How bad it is, where, and what says it in words: thousands may be wrong at once, and few are shown."""
+def _partitions(look: Look, changes: ChangeLog) -> Iterator[_Trouble]:
     waiting = {each["partition"]: each for each in look.seen["waiting"]}
     for topic in look.topics.values():
         for each in topic.partitions:
             at = (topic.name, each.partition)
             if each.leader < 0:
-                yield 0, at, partial(_leaderless, look, at, each, changes)
+                candidates = tuple(sorted(each.isr or each.replicas))
+                yield _Trouble(_NO_LEADER, candidates, 0, at, partial(_leaderless, look, at, each, changes))
             elif len(each.isr) < len(each.replicas):
                 needed = min(int(topic.config.get("min_insync_replicas", 1)), len(each.replicas))
-                rank = 1 if len(each.isr) < needed else 3
-                yield rank, at, partial(_short, look, at, each, changes, needed)
+                missing = tuple(sorted(set(each.replicas) - set(each.isr)))
+                spare = len(each.isr) - needed
+                say = partial(_short, look, at, each, changes, needed)
+                yield _Trouble(_REFUSED if spare < 0 else _SHORT, missing, spare, at, say)
             if (silent := waiting.get(f"{topic.name}-{each.partition}")) is not None:
-                yield 2, at, partial(_silent, at, silent)
+                yield _Trouble(_WAITING, (silent["for"],), 0, at, partial(_silent, at, silent))
+
+
+def _said_of_nodes(look: Look, trouble: _Trouble) -> bool:
+    """Whether it is no more than the findings of nodes that do not answer say."""
+    return trouble.kind == _SHORT and all(
+        node in look.reports and look.reports[node].error for node in trouble.nodes
+    )
+
+
+def _by_cause(troubles: Iterable[_Trouble]) -> list[list[_Trouble]]:
+    """In the order of the first of each."""
+    groups: dict[tuple[int, tuple[int, ...], int], list[_Trouble]] = {}
+    for each in troubles:
+        groups.setdefault((each.kind, each.nodes, each.spare), []).append(each)
+    return list(groups.values())
+
+
+def _together(group: Sequence[_Trouble]) -> Finding:
+    """One finding for all, with the first as the example."""
+    first = group[0]
+    found = first.say()
+    if len(group) == 1:
+        return found
+    nodes = f"{'nodes' if len(first.nodes) > 1 else 'node'} {' and '.join(map(str, first.nodes))}"
+    title = {
+        _NO_LEADER: f"have no leader without {nodes}",
+        _REFUSED: f"refuse acks=all writes without {nodes}",
+        _WAITING: f"acknowledge nothing without {nodes}",
+        _SHORT: f"lack {nodes} in their ISRs",
+    }[first.kind]
+    return attrs.evolve(
+        found,
+        key=f"together-{first.kind}-{first.spare}-{'-'.join(map(str, first.nodes))}",
+        title=f"{counted(len(group), 'partition', 'partitions', form=',')} {title}",
+        cause=f"For example {first.at[0]}-{first.at[1]}: {found.cause}",
+        remedy=found.remedy
+        if first.kind != _NO_LEADER
+        else f"Start one of {nodes} again. Only if they are lost for good: insync elect TOPIC --unclean, which "
+        "gives up records.",
+        partitions=tuple(each.at for each in group),
+    )
 
 
 def _leaderless(look: Look, at: At, each: PartitionInfo, changes: ChangeLog) -> Finding:
@@ -207,7 +274,7 @@ def _leaderless(look: Look, at: At, each: PartitionInfo, changes: ChangeLog) -> 
         consequence="It can be neither written nor read.",
         remedy=f"Start one of the nodes {each.isr or each.replicas} again. Only if they are lost for good: "
         f"insync elect {at[0]} --partition {at[1]} --unclean, which gives up records.",
-        at=at,
+        partitions=(at,),
     )
 
 
@@ -232,7 +299,7 @@ def _short(look: Look, at: At, each: PartitionInfo, changes: ChangeLog, needed: 
         cause=cause,
         consequence=writes,
         remedy="; ".join(_remedy(look, node) for node in missing) + ".",
-        at=at,
+        partitions=(at,),
     )
 
 
@@ -279,7 +346,7 @@ def _silent(at: At, waiting: dict[str, object]) -> Finding:
         consequence="acks=all writes wait until it fetches, or until it has left the ISR.",
         remedy="It leaves the ISR by itself after replica_lag_time_max_ms, if the metadata store takes writes. "
         f"Look at node {waiting['for']} and at the store.",
-        at=at,
+        partitions=(at,),
     )
 
 

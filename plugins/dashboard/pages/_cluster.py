@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from markupsafe import Markup
 
@@ -11,9 +12,11 @@ from .._changes import Change, in_words
 from .._findings import Finding
 from .._watcher import Watcher
 from . import _draw
-from ._markup import badge, facts, link, moment, note, section, table, topic_link, whole
+from ._markup import badge, facts, joined, link, moment, note, section, table, topic_link, whole
 
 EVENTS = 30
+NAMED = 20
+"""Topics and partitions that a finding names; of the others their number is told."""
 
 
 def cluster(watcher: Watcher) -> Markup:
@@ -164,11 +167,25 @@ def why(watcher: Watcher) -> Markup:
 
 
 def _finding(found: Finding) -> Markup:
-    about = Markup("<dt>Topic</dt><dd>{}</dd>").format(topic_link(found.at[0])) if found.at else ""
     return Markup(
         '<article class="finding {}"><h3>{} {}</h3><dl><dt>Cause</dt><dd>{}</dd><dt>Consequence</dt><dd>{}</dd>'
         "<dt>What to do</dt><dd>{}</dd>{}</dl></article>"
     ).format(
         found.severity, badge(found.severity, found.severity), found.title,
-        found.cause, found.consequence, found.remedy, about,
+        found.cause, found.consequence, found.remedy, _behind(found),
     )  # fmt: skip
+
+
+def _behind(found: Finding) -> Markup:
+    """The partitions of a finding, with links to their topics."""
+    if not found.partitions:
+        return Markup("")
+    topics = list(dict.fromkeys(name for name, _ in found.partitions))
+    names = [f"{name}-{partition}" for name, partition in found.partitions]
+    return Markup("<dt>Topics</dt><dd>{}{}</dd><dt>Partitions</dt><dd>{}{}</dd>").format(
+        joined(map(topic_link, topics[:NAMED]), ", "), _more(topics), ", ".join(names[:NAMED]), _more(names)
+    )
+
+
+def _more(names: Sequence[str]) -> str:
+    return f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...core.control.internal_topics import STANDARD
 from ...core.wording import counted
 from ..clusters import Json, Servers, known, print_json, warnings_shown
+
+T = TypeVar("T")
 
 SILENT_MS = 2_000
 _GROUPS_SECONDS = 2.0
@@ -192,17 +194,8 @@ def _print(seen: dict[str, Any]) -> None:
         unknown = f" ({counted(node['lag_unknown'], 'replica')} unknown)" if node["lag_unknown"] else ""
         held = f"leads {node['leads']}, {counted(node['replicas'], 'replica')}, lag {node['lag']}{unknown}"
         print(f"node {node['node_id']}{' ' if places else ''}{places}: {held}; {health}")
-    for each in seen["under_replicated"]:
-        print(f"under-replicated: {each['partition']}, ISR {each['isr']} of {each['replicas']}")
-    for name in seen["under_min_isr"]:
-        print(f"takes no acks=all write, under min_insync_replicas: {name}")
-    for each in seen["waiting"]:
-        print(
-            f"nothing is acknowledged (acks=all): {each['partition']} waits for node {each['for']}, in the ISR "
-            f"and silent for {each['ms'] / 1000:.0f} s"
-        )
-    for name in seen["leaderless"]:
-        print(f"WITHOUT A LEADER: {name}")
+    for line in troubles(seen):
+        print(line)
     if seen["controller_id"] < 0:
         print(
             "NO CONTROLLER: no leader is elected and no topic changed; check the metadata store and its disk"
@@ -219,9 +212,8 @@ def _print(seen: dict[str, Any]) -> None:
     lags: dict[str, dict[str, int]] = seen.get("group_lag") or {}
     for group in sorted(lags, key=lambda each: -sum(lags[each].values()))[:_SHOWN]:
         most = sorted(lags[group].items(), key=lambda each: -each[1])
-        told = ", ".join(f"{at} {lag}" for at, lag in most[:_SHOWN])
-        more = f" and {len(most) - _SHOWN} more" if len(most) > _SHOWN else ""
-        print(f"group {group} is {sum(lags[group].values())} behind: {told}{more}")
+        told = _some([f"{at} {lag}" for at, lag in most])
+        print(f"group {group} is {sum(lags[group].values())} behind: {told}")
     silent = [node["node_id"] for node in seen["nodes"] if not node["alive"]]
     if silent:
         print(
@@ -233,6 +225,46 @@ def _print(seen: dict[str, Any]) -> None:
             f"node {node['node_id']} has written nothing to the metadata store for "
             f"{node['store_age_ms'] / 1000:.0f} s: its view of the cluster may be that old"
         )
-    troubles = ("under_replicated", "under_min_isr", "waiting", "leaderless")
-    if not any(seen[each] for each in troubles) and not old:
+    if not any(troubles(seen)) and not old:
         print("all partitions are fully replicated")
+
+
+def troubles(seen: dict[str, Any]) -> Iterator[str]:
+    """A line for each cause that partitions are in trouble, the worst first. seen: as `summarise` gives it."""
+    if seen["leaderless"]:
+        yield f"WITHOUT A LEADER: {_partitions(seen['leaderless'])}"
+    if seen["under_min_isr"]:
+        yield f"takes no acks=all write, under min_insync_replicas: {_partitions(seen['under_min_isr'])}"
+    for node, waiting in _by(seen["waiting"], lambda each: each["for"]).items():
+        yield (
+            f"nothing is acknowledged (acks=all): {_partitions(each['partition'] for each in waiting)} "
+            f"{'waits' if len(waiting) == 1 else 'wait'} for node {node}, in the ISR and silent for "
+            f"{max(each['ms'] for each in waiting) / 1000:.0f} s"
+        )
+    lacking = _by(seen["under_replicated"], lambda each: tuple(sorted({*each["replicas"]} - {*each["isr"]})))
+    for nodes, short in lacking.items():
+        if len(short) == 1:
+            yield f"under-replicated: {short[0]['partition']}, ISR {short[0]['isr']} of {short[0]['replicas']}"
+        else:
+            named = f"{'node' if len(nodes) == 1 else 'nodes'} {', '.join(map(str, nodes))}"
+            yield (
+                f"under-replicated: {len(short)} partitions without {named} in their ISRs: "
+                f"{_partitions(each['partition'] for each in short)}"
+            )
+
+
+def _by(found: Iterable[T], cause: Callable[[T], Any]) -> dict[Any, list[T]]:
+    groups: dict[Any, list[T]] = {}
+    for each in found:
+        groups.setdefault(cause(each), []).append(each)
+    return groups
+
+
+def _partitions(names: Iterable[str]) -> str:
+    """Those of users before those of topics that the nodes keep for themselves."""
+    return _some(sorted(names, key=lambda each: each.startswith("__")))
+
+
+def _some(parts: Sequence[str]) -> str:
+    more = f" and {len(parts) - _SHOWN} more" if len(parts) > _SHOWN else ""
+    return ", ".join(parts[:_SHOWN]) + more

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from .measures import amount
+from .status import troubles
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -47,11 +49,7 @@ def draw(shown: dict[str, Any], sort: Sort) -> RenderableType:
         f"without a leader {len(shown['leaderless'])}"
     )
     worst = [f"node {node['node_id']}: {node['error']}" for node in shown["nodes"] if not node["alive"]]
-    worst += [f"WITHOUT A LEADER: {name}" for name in shown["leaderless"][:_LISTED]]
-    worst += [
-        f"under-replicated: {each['partition']}, ISR {each['isr']} of {each['replicas']}"
-        for each in shown["under_replicated"][: max(0, _LISTED - len(worst))]
-    ]
+    worst += islice(troubles(shown), _LISTED)
     groups = [_group_table(shown["groups"])] if shown.get("groups") else []
     if "by_partition" in shown:
         busy = _partition_table(shown["by_partition"], sort)

@@ -414,7 +414,8 @@ def test_an_election_is_on_the_open_page_and_a_cluster_half_down_recovers(place:
     assert took < SOON
     open_page(place, "why", "Why")
     shows(page, f"Node {dead.node_id} does not answer")
-    shows(page, "orders-0 has 2 of 3 in sync")
+    shows(page, "Partitions")
+    shows(page, "orders-0")
     with BlockingAdmin(place.servers) as admin:
         last = admin.describe_cluster().controller_id
         second = next(node for node in place.nodes if node.node_id not in (dead.node_id, last))

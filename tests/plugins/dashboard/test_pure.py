@@ -249,7 +249,7 @@ def test_findings_name_cause_consequence_and_remedy_the_worst_first() -> None:
     lost = findings(
         look(partition(leader=-1, isr=[3]), partition(1, isr=[1, 2]), silent=(3,), controller=-1), changes
     )
-    assert [each.key for each in lost] == ["controller", "node-3", "leader-orders-0", "isr-orders-1"]
+    assert [each.key for each in lost] == ["controller", "node-3", "leader-orders-0"]
     assert "insync elect orders --partition 0 --unclean" in lost[2].remedy
     assert "insync drain 3" in lost[1].remedy
     sick = look(
@@ -318,10 +318,36 @@ def test_lag_is_a_line_for_each_follower_and_each_partition_of_a_group() -> None
     assert "The partitions that are furthest behind: orders-0 6 now; orders-1 5 now" in page
 
 
-def test_thousands_of_findings_are_counted_and_not_listed() -> None:
-    found = findings(look(*(partition(number, isr=[1, 2]) for number in range(10_000))), ChangeLog())
+def test_one_cause_is_one_finding_with_its_partitions_behind_it() -> None:
+    numbers = range(51)
+    behind = tuple(("orders", number) for number in numbers)
+    short = [partition(number, isr=[1, 2]) for number in numbers]
+    (node,) = findings(look(*short, silent=(3,)), ChangeLog())
+    assert node.key == "node-3" and node.partitions == behind, (
+        "a node that is down says it for its partitions"
+    )
+    (slow,) = findings(look(*short, end=100, behind=40), ChangeLog())
+    assert slow.title == "51 partitions lack node 3 in their ISRs" and slow.partitions == behind
+    assert slow.severity == "warning" and slow.cause.startswith("For example orders-0: Node 3 is 40 records")
+    refused, still = findings(
+        look(partition(0, isr=[1]), partition(1, isr=[1, 2]), partition(2, isr=[1])), ChangeLog()
+    )
+    assert refused.title == "2 partitions refuse acks=all writes without nodes 2 and 3"
+    assert refused.partitions == (("orders", 0), ("orders", 2)) and refused.severity == "error"
+    assert still.key == "isr-orders-1" and still.partitions == (("orders", 1),)
+    *_, lost = findings(
+        look(*(partition(number, leader=-1, isr=[3]) for number in numbers), silent=(3,)), ChangeLog()
+    )
+    assert lost.title == "51 partitions have no leader without node 3" and lost.severity == "error"
+    assert "insync elect TOPIC --unclean" in lost.remedy and lost.partitions == behind
+
+
+def test_of_many_causes_the_partitions_of_the_rest_are_counted() -> None:
+    many = [partition(n, replicas=[1, 2, 10 + n % 100], isr=[1, 2]) for n in range(10_000)]
+    found = findings(look(*many), ChangeLog())
     assert len(found) == SHOWN + 1
-    assert found[-1].title == f"{10_000 - SHOWN:,} more partitions have problems"
+    assert found[0].title == "100 partitions lack node 10 in their ISRs"
+    assert found[-1].title == "5,000 more partitions have problems"
 
 
 class Tags(HTMLParser):

@@ -10,7 +10,7 @@ import pytest
 
 from insync.replication.cli.produce import read_lines, split_keys
 from insync.replication.cli.topic import _partition, _replica_line
-from insync.replication.cli.watching.status import _print, summarise
+from insync.replication.cli.watching.status import _print, summarise, troubles
 from insync.replication.client import ClusterInfo, NodeReport
 from insync.replication.core.messages import FollowerInfo, NodeInfo, PartitionInfo, ReplicaInfo, TopicInfo
 
@@ -91,6 +91,31 @@ def test_status_counts_lag_and_what_is_under_replicated() -> None:
     assert seen["leaderless"] == [] and seen["under_min_isr"] == []
     strict = attrs.evolve(TOPIC, config={"min_insync_replicas": 3})
     assert summarise(cluster, [strict], REPORTS)["under_min_isr"] == ["t-0"]
+
+
+def test_status_says_a_cause_once_with_the_partitions_behind_it() -> None:
+    def partitions(*numbers: int, name: str = "t", **facts: object) -> list[dict[str, object]]:
+        return [{"partition": f"{name}-{number}", **facts} for number in numbers]
+
+    seen = {
+        "leaderless": ["__consumer_offsets-4", *(f"t-{number}" for number in range(6))],
+        "under_min_isr": ["t-7"],
+        "waiting": partitions(1, 2, ms=4_000, **{"for": 3}) + partitions(5, ms=9_000, **{"for": 2}),
+        "under_replicated": [
+            *partitions(*range(50), name="__consumer_offsets", isr=[1, 2], replicas=[1, 2, 3]),
+            *partitions(8, 9, isr=[1, 2], replicas=[2, 3, 1]),
+            *partitions(3, isr=[2], replicas=[1, 2, 3]),
+        ],
+    }
+    assert list(troubles(seen)) == [
+        "WITHOUT A LEADER: t-0, t-1, t-2, t-3, t-4 and 2 more",
+        "takes no acks=all write, under min_insync_replicas: t-7",
+        "nothing is acknowledged (acks=all): t-1, t-2 wait for node 3, in the ISR and silent for 4 s",
+        "nothing is acknowledged (acks=all): t-5 waits for node 2, in the ISR and silent for 9 s",
+        "under-replicated: 52 partitions without node 3 in their ISRs: t-8, t-9, __consumer_offsets-0, "
+        "__consumer_offsets-1, __consumer_offsets-2 and 47 more",
+        "under-replicated: t-3, ISR [2] of [1, 2, 3]",
+    ]
 
 
 def test_status_names_internal_topics_with_fewer_replicas_than_there_are_nodes(
