@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import aclosing
 from typing import Any
 
 import attrs
@@ -141,8 +142,9 @@ class Rows:
 
     async def take_all(self, batches: Iterator[pa.RecordBatch]) -> None:
         """Send all rows, and wait until they are acknowledged."""
-        async for gathered in _gather(batches, min(_GATHERED_BYTES, 8 * self._options.batch_bytes)):
-            await self._take(gathered)
+        async with aclosing(_gather(batches, min(_GATHERED_BYTES, 8 * self._options.batch_bytes))) as joined:
+            async for rows in joined:
+                await self._take(rows)
         await self._producer.flush()
 
     async def _take(self, rows: pa.RecordBatch) -> None:
