@@ -73,12 +73,18 @@ class NodeProcess:
     def kill(self) -> None:
         """As a crash does it."""
         self.process.kill()
-        self.process.wait()
+        self._end()
 
     def stop(self) -> int:
         """As an operator does it; the exit status."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self._end(30)
+
+    def _end(self, seconds: float | None = None) -> int:
+        status = self.process.wait(seconds)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return status
 
 
 @contextmanager
@@ -110,15 +116,11 @@ def cluster(
         yield nodes
     finally:
         for node in nodes:
-            if node.process.poll() is None:
-                node.kill()
-            if node.process.stdout is not None:
-                node.process.stdout.close()
+            node.kill()
 
 
 def start_again(nodes: list[NodeProcess], node_id: int, *options: str) -> None:
     """A node that has ended, at another address. nodes: as `cluster` gives them."""
     ended = nodes[node_id - 1]
-    assert ended.process.poll() is not None and ended.process.stdout is not None
-    ended.process.stdout.close()
+    assert ended.process.poll() is not None
     nodes[node_id - 1] = NodeProcess.start(node_id, ended.folder, *options, store=ended.store)

@@ -29,10 +29,14 @@ ROOMS = {room: f"tests/replication/{room}" for room in ("core", "client", "metad
 """The rooms that can be changed, and the unit tests of each. The simulator is asked about the core alone."""
 EXAMPLES = 40
 _LEFT_OUT = ("cacheprovider", "unraisableexception", "threadexception")
-_QUICK = ("-x", "-q", "--tb=no", "-otimeout=0", "-m", "", *(f"-pno:{name}" for name in _LEFT_OUT))
+_LOADED_BEFORE = "-Wignore::pytest.PytestAssertRewriteWarning"
+_QUICK = (
+    *("-x", "-q", "--tb=no", "-otimeout=0", "-m", "", _LOADED_BEFORE),
+    *(f"-pno:{name}" for name in _LEFT_OUT),
+)
 """As pytest runs in a trial, tests of each tier.
 
-It need not look for what a test left behind, and the trial has its own time limit.
+It need not look for what a test left behind, and the trial has its own time limit. `warm_up` has loaded its plugins.
 """
 
 

@@ -67,6 +67,8 @@ class Command:
         status = self.process.wait(DEADLINE)
         for reader in self._readers:
             reader.join(DEADLINE)
+        for name in self.lines:
+            getattr(self.process, name).close()
         return status
 
 
