@@ -2,7 +2,6 @@
 
 import os
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -44,8 +43,6 @@ os.environ["INSYNC_NODE_SESSION_TIMEOUT_MS"] = "5000"
 # The same for nodes within the program of a test.
 MetadataStore.default_session_timeout_ms = 5000
 
-_SPARK = Path(__file__).parent / "plugins" / "spark"
-
 
 def pytest_configure(config: pytest.Config) -> None:
     unsteady.register(config)
@@ -54,10 +51,25 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """With `--dist loadgroup` each file is run by one process, and one runs all that share Spark's JVM."""
+    """With `--dist loadgroup` one process runs all tests of a group."""
     if item.config.pluginmanager.hasplugin("xdist"):
-        group = "spark" if item.path.is_relative_to(_SPARK) else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+def _group(item: pytest.Item) -> str:
+    """All that share Spark's JVM; all of a file, which may share more; a slow test that shares nothing, by itself.
+
+    In one group the slow tests of a file would keep one process at work when all others have ended.
+    """
+    assert isinstance(item, pytest.Function)
+    fixtures = [each[-1] for each in item._fixtureinfo.name2fixturedefs.values()]
+    # Pytest's own of a session, such as the place of temporary folders, belong to no file or folder: no `baseid`.
+    shared = {each.argname for each in fixtures if each.scope != "function" and each.baseid}
+    if "spark" in shared:
+        return "spark"
+    if item.get_closest_marker("slow") and not shared:
+        return f"{item.path}::{item.originalname}"
+    return str(item.path)
 
 
 @pytest.fixture(autouse=True)

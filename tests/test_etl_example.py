@@ -27,6 +27,7 @@ def start(face: str, servers: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, str(PROGRAM), face, servers, "worker"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("face", slow_but(FACES, "trio"))
 async def test_each_input_has_its_output_once_though_its_worker_is_killed(tmp_path: Path, face: str) -> None:
     """The worker is killed amid its work, and started again under its name."""

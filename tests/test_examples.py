@@ -83,6 +83,7 @@ class Watch:
                 await self._written.wait()
 
 
+@pytest.mark.slow
 async def test_the_key_value_store_is_current_and_whole_through_a_failover(tmp_path: Path) -> None:
     with cluster(tmp_path) as nodes:
         servers = [node.endpoint for node in nodes]
@@ -124,6 +125,7 @@ async def test_the_key_value_store_is_current_and_whole_through_a_failover(tmp_p
             assert carol.machine.data == dave.machine.data == state["data"]
 
 
+@pytest.mark.slow
 async def test_a_command_that_is_repeated_is_done_once_and_the_former_writer_is_shut_out(
     tmp_path: Path,
 ) -> None:
@@ -313,6 +315,7 @@ async def test_a_topic_has_each_result_once_however_often_its_writer_is_killed(t
         assert found == [b"ORDER %d" % n for n in range(COUNT)]
 
 
+@pytest.mark.slow
 async def test_jobs_of_workers_that_are_killed_are_done_by_others(tmp_path: Path) -> None:
     queue = example("work_queue")
     jobs, results = [f"job {n}" for n in range(600)], tmp_path / "results.db"
@@ -359,6 +362,7 @@ async def test_jobs_of_workers_that_are_killed_are_done_by_others(tmp_path: Path
 CLIENTS = (EXAMPLES.parent / "clients.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "said"),
     [(0, "order 0 at 0\norder 1 at 1\norder 2 at 2\n"), (1, "['order 0', 'order 1', 'order 2']\n")],

@@ -34,6 +34,7 @@ def test_after_them():
 PLUGINS = "-p xdist.plugin -p pytest_timeout -p pytest_trio.plugin"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["one", "several"])
 def test_a_test_that_hangs_says_where(tmp_path: Path, processes: tuple[str, ...]) -> None:
     suite = Suite(tmp_path)

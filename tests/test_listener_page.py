@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import attrs
+import pytest
 
 from insync.replication import BlockingAdmin, BlockingConsumer, BlockingNode, BlockingProducer
 from insync.replication.listeners import AckMode, ListenerSettings
@@ -52,6 +53,7 @@ def ended(process: subprocess.Popen[str]) -> None:
     assert process.wait(30) == 0
 
 
+@pytest.mark.slow
 def test_its_programs_run(tmp_path: Path) -> None:
     with ExitStack() as stack:
         node = stack.enter_context(BlockingNode(settings(tmp_path, 1)))

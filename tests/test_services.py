@@ -31,6 +31,7 @@ def test_every_item_of_a_queue_is_done_once_while_workers_die(tmp_path: Path) ->
     assert done["items"] > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["counting.py", "counting_threads.py"])
 def test_a_service_that_is_told_to_stop_hands_over_and_begins_where_it_was(
     program: str, tmp_path: Path

@@ -53,6 +53,7 @@ def seen(text: str) -> set[str]:
     return set(re.findall("seen: (.*)", text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [(), ("-n", "2", "--dist", "loadgroup")], ids=["one", "several"])
 def test_a_marked_test_is_left_out_unless_all_are_asked_for(suite: Suite, processes: tuple[str, ...]) -> None:
     suite.write("test_a.py", ONE_OF_EACH)

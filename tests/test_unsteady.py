@@ -77,6 +77,7 @@ def suite(tmp_path: Path) -> Suite:
     return Suite(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [(), ("-n", "2", "--dist", "loadgroup")], ids=["one", "several"])
 def test_one_that_passes_alone_is_told_with_both_outputs(
     suite: Suite, tmp_path: Path, processes: tuple[str, ...]

@@ -53,6 +53,7 @@ def test_no_request_of_kafkas_holds_the_loop(
     assert 10_000 < turn.calls < MOST_CALLS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [

@@ -16,6 +16,7 @@ from .digests import Digest, hash_of
 from .scope import Row
 
 
+@pytest.mark.slow
 def test_digests_are_those_of_the_runs_in_the_order_of_the_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

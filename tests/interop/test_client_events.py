@@ -72,6 +72,7 @@ def right(place: compare.Place, first_told: object) -> compare.Events:
     return compare.events(place, compare.programs(None), JOB)
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_is_named_does_not_say_that_it_loads(
     first_told: Counter[int],
 ) -> None:
@@ -79,6 +80,7 @@ def test_a_coordinator_that_is_named_does_not_say_that_it_loads(
     assert first_told[0] >= 15, first_told
 
 
+@pytest.mark.slow
 def test_a_client_tells_what_it_is_to_tell(right: compare.Events) -> None:
     told = {event: value for (client, _, event), value in right.items() if client == "librdkafka"}
     assert told["earliest, before the start"] == [
@@ -96,6 +98,7 @@ def test_a_client_tells_what_it_is_to_tell(right: compare.Events) -> None:
     assert not [key for key in right if key[2] == "ends with"]
 
 
+@pytest.mark.slow
 def test_a_wrong_answer_of_a_node_is_a_difference(
     right: compare.Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +118,7 @@ def test_a_wrong_answer_of_a_node_is_a_difference(
     assert compare.compare(right, right) == ([], set())
 
 
+@pytest.mark.slow
 def test_what_is_allowed_is_met_and_an_event_that_only_one_has_is_a_difference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -30,6 +30,7 @@ def every_site() -> list[Site]:
     return [site for room in ROOMS for site in sites(REPLICATION, room)]
 
 
+@pytest.mark.slow
 def test_every_change_has_a_name_of_its_own_and_changes_something() -> None:
     found = every_site()
     names = [site.id for site in found]
@@ -41,6 +42,7 @@ def test_every_change_has_a_name_of_its_own_and_changes_something() -> None:
         assert ast.dump(changed(source, site.number)) != ast.dump(ast.parse(source)), site.id
 
 
+@pytest.mark.slow
 def test_every_explained_change_is_still_there() -> None:
     reasons = explained()
     missing = reasons.keys() - {site.id for site in every_site()}
@@ -207,6 +209,7 @@ def test_that_waits_for_the_child_of_a_process_that_has_ended():
 """
 
 
+@pytest.mark.slow
 def test_an_adopted_process_is_gone_when_it_has_ended(tmp_path: Path) -> None:
     """Or a test that waits for one fails without any change, and so under all of them."""
     test = tmp_path / "test_waiting.py"
@@ -283,6 +286,7 @@ def test_a_trial_ends_when_one_of_its_tests_never_does_however_long_all_may_take
     assert done.stdout.strip() == "hung", done.stderr
 
 
+@pytest.mark.slow
 def test_the_processes_of_a_trial_end_with_it_if_a_signal_ends_it(tmp_path: Path) -> None:
     told, test = tmp_path / "pid", tmp_path / "test_leaving.py"
     test.write_text(LEAVES_A_PROCESS.format(file=str(told)))

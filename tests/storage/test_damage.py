@@ -33,6 +33,7 @@ def log_file(folder: Path) -> Path:
     return folder / f"{0:020d}.log"
 
 
+@pytest.mark.slow
 def test_a_cut_at_every_byte_leaves_the_whole_batches_before_it(folder: Path) -> None:
     path = log_file(folder)
     data = path.read_bytes()

@@ -192,6 +192,7 @@ def test_the_recorder_sees_all_that_reaches_the_files(life: Life) -> None:
     assert len(life.safe) > 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False])
 def test_every_prefix_opens(life: Life, tmp_path: Path, monkeypatch, kept: bool) -> None:
     """All that was unsynced is there, as after a kill; or none of it."""
@@ -232,6 +233,7 @@ def out_of_order(life: Life, at: int, kept: dict[Op, bool]) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", [True, False])
 def test_any_beginning_of_the_names_that_were_not_synced(
     life: Life, tmp_path: Path, monkeypatch, data: bool

@@ -137,6 +137,7 @@ TARGETS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("fully", [True, False])
 def test_a_crash_between_each_two_steps(tmp_path: Path, monkeypatch, name: str, fully: bool) -> None:

@@ -227,6 +227,7 @@ def streams(draw: st.DrawFn) -> bytes:
     return bytes(data[: draw(st.integers(0, len(data)))] if draw(st.booleans()) else data)
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(
     streams(),

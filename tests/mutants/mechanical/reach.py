@@ -36,7 +36,7 @@ _QUICK = (
 )
 """As pytest runs in a trial, tests of each tier.
 
-It need not look for what a test left behind, and the trial has its own time limit. `warm_up` has loaded its plugins.
+It need not look for what a test left behind, and the trial has its own time limit. Plugins are loaded by `warm_up`.
 """
 
 

@@ -267,6 +267,7 @@ def test_nothing_is_changed_unless_that_was_allowed() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_the_process_serves_pages_without_a_cluster_and_ends_when_it_is_told_to() -> None:
     command = [
         sys.executable,

@@ -68,6 +68,7 @@ async def attempt(url: str, request: bytes) -> None:
                 await client.stream.receive_some(1 << 16)
 
 
+@pytest.mark.slow
 async def test_nothing_that_clients_send_is_an_error_of_the_node(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

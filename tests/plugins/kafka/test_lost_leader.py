@@ -114,6 +114,7 @@ def alone() -> Iterator[Cluster]:
         yield made
 
 
+@pytest.mark.slow
 async def test_the_answer_that_names_a_new_leader_lists_the_one_that_was_killed(alone: Cluster) -> None:
     servers = [f"kafka://{each}" for each in alone.servers.split(",")]
     with trio.fail_after(60):

@@ -26,6 +26,7 @@ def librdkafka() -> Any:
     return confluent_kafka
 
 
+@pytest.mark.slow
 def test_all_of_its_partitions_are_described_and_written_to(librdkafka: Any) -> None:
     assert PARTITIONS > MOST_DESCRIBED
     with running_cluster("--nodes", "1") as cluster:

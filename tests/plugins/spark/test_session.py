@@ -58,6 +58,7 @@ def test_no_java_at_all(tmp_path: Path) -> None:
         check_java({"PATH": os.environ["PATH"], "JAVA_HOME": str(tmp_path)})
 
 
+@pytest.mark.slow
 def test_the_archive_is_enough_for_another_interpreter(tmp_path: Path) -> None:
     """One that sees nothing but its own library and what the archive brings."""
     archive = make_archive(tmp_path / "insync.zip")

@@ -42,6 +42,7 @@ def test_a_killed_leader_loses_nothing(tmp_path: Path) -> None:
         assert not list(run.temporary.iterdir()), "the temporary folder is removed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transport", slow_but(["tls", "unix", "shm", "mix"], "mix"))
 def test_nothing_is_lost_over_any_transport(tmp_path: Path, transport: str) -> None:
     if transport == "tls" and shutil.which("openssl") is None:
@@ -69,6 +70,7 @@ def test_nothing_is_lost_over_any_transport(tmp_path: Path, transport: str) -> N
         assert not list(run.temporary.iterdir()), "the temporary folder is removed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_but(["drop", "flip"], "drop"))
 def test_a_planted_defect_fails_the_demo(tmp_path: Path, kind: str) -> None:
     arguments = ["demo", "--no-spark", "--records", str(RECORDS), "--seed", "6", "--plant", kind, "--json"]
@@ -82,6 +84,7 @@ def test_a_planted_defect_fails_the_demo(tmp_path: Path, kind: str) -> None:
     assert any(where in defect for defect in told["defects"]), (where, told["defects"])
 
 
+@pytest.mark.slow
 def test_data_is_kept_on_request(tmp_path: Path) -> None:
     source = tmp_path / "poem.txt"
     source.write_text("roses are red\nviolets are blue\n" * 40)
@@ -100,6 +103,7 @@ def test_data_is_kept_on_request(tmp_path: Path) -> None:
     assert next(iter(logs.values())).count(b"roses are red") == 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "moment", slow_but(["nodes are up", "SIGKILL to node", "acknowledged by all"], "SIGKILL to node")
 )

@@ -55,6 +55,7 @@ def test_a_node_stops_when_its_standard_input_ends(tmp_path: Path) -> None:
             process.kill()
 
 
+@pytest.mark.slow
 def test_a_second_node_with_the_same_folder_names_the_first(tmp_path: Path) -> None:
     with command(arguments(tmp_path, "--json"), tmp_path) as first:
         first.wait_for_line("ready")
@@ -66,6 +67,7 @@ def test_a_second_node_with_the_same_folder_names_the_first(tmp_path: Path) -> N
         assert not any("Traceback" in line for line in second.lines["stderr"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "said"),
     [

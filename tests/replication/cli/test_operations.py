@@ -66,6 +66,7 @@ def test_health_is_a_status_and_says_why_not(
     assert "there is no node 9: the cluster has 1, 2" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_health_of_a_cluster_that_has_lost_a_node(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +224,8 @@ def sample(at: float, counters: dict[str, int], ends: int, incarnation: int = 1,
         "nodes": [node],
         "under_replicated": [],
         "leaderless": ["t-0"],
+        "under_min_isr": [],
+        "waiting": [],
     }
     topic = {
         "partitions": 1,
@@ -295,6 +298,7 @@ def test_log_directories_are_listed_with_the_size_of_each_replica(
     assert "'nowhere'" in answer.err and not answer.out
 
 
+@pytest.mark.slow
 def test_a_topic_is_placed_as_asked_or_only_looked_at(
     nodes: list[NodeProcess], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,6 +34,7 @@ def lines(count: int, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_records_are_written_and_read_as_asked_for(tmp_path: Path) -> None:
     with cluster(tmp_path, 1, *STEADY) as (node,):
         servers = ("--servers", node.endpoint)

@@ -30,6 +30,7 @@ KEYS = {
 }
 
 
+@pytest.mark.slow
 def test_the_figures_of_some_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--seeds", "0:12", "--jobs", "2", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
@@ -43,6 +44,7 @@ def test_the_figures_of_some_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     assert {key: figures[key] for key in same} == {key: again[key] for key in same}
 
 
+@pytest.mark.slow
 def test_a_broken_promise_is_printed_stored_and_replayed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +91,7 @@ def test_no_worker_outlives_the_command() -> None:
     assert not alive
 
 
+@pytest.mark.slow
 def test_a_service_of_ones_own_is_simulated_made_short_and_replayed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def test_a_url_is_where_nodes_listen() -> None:
     assert chosen("tcp", None) == "tcp"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("url", "telling"),
     [("nope://x", "no transport for nope://"), ("tcp://x", "host:port"), ("x", "not an address")],
@@ -84,6 +85,7 @@ def test_a_failure_of_openssl_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
         Certificates.make(tmp_path / "c", [1])
 
 
+@pytest.mark.slow
 def test_a_cluster_over_tls_tells_clients_where_their_certificates_are(tmp_path: Path) -> None:
     openssl()
     with command(["up", "--nodes", "1", "--transport", "tls"], tmp_path) as run:

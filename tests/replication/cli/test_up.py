@@ -56,6 +56,7 @@ def test_each_node_is_shown_with_its_endpoint(cluster: Command, servers: str) ->
     assert len(servers.split(",")) == 3
 
 
+@pytest.mark.slow
 def test_records_go_in_and_come_out(servers: str) -> None:
     made = insync(servers, "topic", "create", "poem", "--partitions", "2")
     assert made.stdout == b"created topic poem: 2 partitions, replication factor 3\n", made.stderr
@@ -78,6 +79,7 @@ def test_records_go_in_and_come_out(servers: str) -> None:
     assert {row["topic"] for row in rows} == {"poem"} and all(row["offset"] >= 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_consume_stops_when_nothing_comes(servers: str) -> None:
     insync(servers, "topic", "create", "quiet")
     assert insync(servers, "consume", "quiet", "--timeout-ms", "200").stdout == b""
@@ -87,6 +89,7 @@ def test_consume_stops_when_nothing_comes(servers: str) -> None:
     assert read.stdout == b"1\n2\n"
 
 
+@pytest.mark.slow
 def test_a_file_is_produced_with_fewer_acks(servers: str, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"x\n" * 5000)
     insync(servers, "topic", "create", "bulk")
@@ -94,6 +97,7 @@ def test_a_file_is_produced_with_fewer_acks(servers: str, tmp_path: Path) -> Non
     assert json.loads(wrote.stdout) == {"topic": "bulk", "records": 5000}
 
 
+@pytest.mark.slow
 def test_topics_are_listed_and_described(servers: str) -> None:
     insync(servers, "topic", "create", "known", "--partitions", "2", "--config", "min_insync_replicas=1")
     assert "known" in json.loads(insync(servers, "topic", "list", "--json").stdout)
@@ -118,6 +122,7 @@ def test_status_shows_the_cluster(servers: str) -> None:
     assert b"all partitions are fully replicated" in insync(servers, "status").stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -144,6 +149,7 @@ def test_nobody_listening_is_said_with_the_address() -> None:
         assert done.stderr.startswith(b"insync: ") and str(free.getsockname()[1]).encode() in done.stderr
 
 
+@pytest.mark.slow
 def test_a_node_whose_port_is_taken_says_so(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -157,6 +163,7 @@ def test_a_node_whose_port_is_taken_says_so(tmp_path: Path) -> None:
     assert line.startswith("insync: node 1 ") and str(port) in line
 
 
+@pytest.mark.slow
 def test_a_node_that_dies_is_reported_and_the_others_stay(tmp_path: Path) -> None:
     with command(["up", "--nodes", "2", "--data-dir", str(tmp_path / "kept")], tmp_path) as run:
         shown = run.wait_for_line("node 1  pid")
@@ -176,6 +183,7 @@ def pids(run: Command) -> dict[int, int]:
     return {int(each.split()[1]): int(each.split()[3]) for each in run.lines["stdout"] if "  pid " in each}
 
 
+@pytest.mark.slow
 def test_programs_get_one_line_with_the_store_and_the_metrics(tmp_path: Path) -> None:
     with command(["up", "--nodes", "2", "--metrics-port", "0", "--json"], tmp_path) as run:
         told = json.loads(run.wait_for_line('"event": "ready"'))
@@ -189,6 +197,7 @@ def test_programs_get_one_line_with_the_store_and_the_metrics(tmp_path: Path) ->
     assert not list(run.temporary.iterdir())
 
 
+@pytest.mark.slow
 def test_a_log_that_an_error_names_is_there_afterwards(tmp_path: Path) -> None:
     """The data is temporary, and goes; the log of the node that failed stays."""
     with socket.socket() as taken:
@@ -329,6 +338,7 @@ def test_nodes_share_a_store_of_any_scheme(tmp_path: Path) -> None:
         server.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "url", "words"),
     [
@@ -348,6 +358,7 @@ def test_store_that_cannot_be_is_refused_before_any_node_starts(name: str, url: 
     assert words in ended.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_status_says_soon_that_a_server_does_not_speak_the_protocol_and_goes_on(tmp_path: Path) -> None:
     """It may be a node that is too busy; or anything else that listens."""
     with socket.socket() as mute:

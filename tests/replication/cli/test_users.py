@@ -31,6 +31,7 @@ async def command(*arguments: str, given: str = "") -> tuple[int, str, str]:
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
+@pytest.mark.slow
 async def test_a_users_life_by_commands(tmp_path: Path) -> None:
     async with Node(settings(tmp_path)) as node, Admin(node.endpoints) as admin:
         at = ("--servers", node.endpoints[0])
@@ -62,6 +63,7 @@ async def test_a_users_life_by_commands(tmp_path: Path) -> None:
         assert [each.name for each in await admin.list_users()] == ["ops"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("second", "status"), [("typed", 0), ("other", 2)])
 async def test_a_password_is_typed_twice_and_not_shown(tmp_path: Path, second: str, status: int) -> None:
     async with Node(settings(tmp_path)) as node, Admin(node.endpoints) as admin:
@@ -143,6 +145,7 @@ def test_what_is_no_text_is_no_password(
     assert capsys.readouterr().err == f"insync: {where} is not UTF-8: write the password as UTF-8 text\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
 async def test_a_password_that_is_too_long_is_refused_and_not_cut(tmp_path: Path, end: str) -> None:
     async with Node(settings(tmp_path)) as node, Admin(node.endpoints) as admin:

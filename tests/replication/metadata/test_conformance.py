@@ -29,13 +29,15 @@ async def test_sqlite_behind_the_border(case: Case, tmp_path: Path) -> None:
 
 
 @every_case
-@pytest.mark.parametrize("writes_apart", [False, True])
+@pytest.mark.parametrize("writes_apart", [pytest.param(False, marks=pytest.mark.slow), True])
 async def test_sqlite(case: Case, writes_apart: bool, tmp_path: Path) -> None:
     await case.run(SqliteBench(tmp_path, writes_apart=writes_apart))
 
 
 @every_case
-@pytest.mark.parametrize("url", ["tcp://127.0.0.1:0", "mem://stores/served"])
+@pytest.mark.parametrize(
+    "url", ["tcp://127.0.0.1:0", pytest.param("mem://stores/served", marks=pytest.mark.slow)]
+)
 async def test_remote(case: Case, url: str, tmp_path: Path) -> None:
     bench = RemoteBench(tmp_path, url)
     async with bench.serving():

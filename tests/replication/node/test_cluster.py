@@ -11,18 +11,31 @@ import pytest
 import trio
 
 from insync.replication import Admin, Consumer, Node, NodeSettings, Producer, ReplicationError
+from insync.replication.metadata.memory import MemoryHub
 from insync.replication.node import ClusterMismatchError, DuplicateNodeError, NodeStartError, StoreLostError
+
+_stores: dict[str, MemoryHub] = {}
+
+
+def store_of(folder: Path) -> str:
+    """URL of the store of the nodes below a folder, in memory: it outlives them, as a file does.
+
+    With a file each node has a process that writes it, whose start costs the processor 100 ms.
+    """
+    name = str(folder).replace("/", "_")
+    _stores[name] = MemoryHub.named(name)
+    return f"memory://{name}"
 
 
 def settings(folder: Path, node_id: int, **options: object) -> NodeSettings:
     # Five times the default: a machine that stands still for a second or two costs no node its place.
-    given = {"session_timeout_ms": 5000, **options}
-    return NodeSettings(
-        node_id=node_id,
-        data_dir=folder / f"node-{node_id}",
-        store=f"sqlite://{folder}/meta.db",
-        **given,  # type: ignore[arg-type]
-    )
+    given = {"store": store_of(folder), "session_timeout_ms": 5000, **options}
+    return NodeSettings(node_id=node_id, data_dir=folder / f"node-{node_id}", **given)  # type: ignore[arg-type]
+
+
+def settings_on_disk(folder: Path, node_id: int, **options: object) -> NodeSettings:
+    """The same with a store in a file, for tests of the file, of its loss and of other processes that use it."""
+    return settings(folder, node_id, store=f"sqlite://{folder}/meta.db", **options)
 
 
 async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 60.0) -> None:
@@ -231,7 +244,7 @@ async def test_offsets_are_found_by_time(tmp_path: Path) -> None:
 
 async def test_a_living_node_id_is_refused(tmp_path: Path) -> None:
     async with Node(settings(tmp_path, 1, session_timeout_ms=20_000)):
-        twin = NodeSettings(node_id=1, data_dir=tmp_path / "elsewhere", store=f"sqlite://{tmp_path}/meta.db")
+        twin = NodeSettings(node_id=1, data_dir=tmp_path / "elsewhere", store=store_of(tmp_path))
         with pytest.raises(DuplicateNodeError, match=r"node id 1 is in use.* id and with an empty folder"):
             async with Node(twin):
                 pytest.fail("a second node 1 must not start")
@@ -253,7 +266,7 @@ async def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
 async def test_a_folder_of_another_node_or_cluster_is_refused(tmp_path: Path) -> None:
     async with Node(settings(tmp_path, 1)):
         pass
-    other_node = NodeSettings(node_id=2, data_dir=tmp_path / "node-1", store=f"sqlite://{tmp_path}/meta.db")
+    other_node = NodeSettings(node_id=2, data_dir=tmp_path / "node-1", store=store_of(tmp_path))
     other_store = NodeSettings(node_id=1, data_dir=tmp_path / "node-1", store=f"sqlite://{tmp_path}/other.db")
     for wrong, error in ((other_node, NodeStartError), (other_store, StoreLostError)):
         with pytest.raises(error, match="node-1"):

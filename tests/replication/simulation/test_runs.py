@@ -53,6 +53,7 @@ def test_no_promise_is_broken_when_everything_stops_and_the_store_forgets_its_la
     assert sum(result.unclean_elections for result in results) > len(results)
 
 
+@pytest.mark.slow
 def test_every_copy_is_needed_or_one_is_enough() -> None:
     for minimum in (1, 3):
         topics = (Topic(name="t", partitions=2, min_insync_replicas=minimum),)
@@ -92,6 +93,7 @@ def test_a_seed_is_one_run_and_its_script_replays_it() -> None:
     assert run(2).digest != first.digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hash_seed", ["0", "1"])
 def test_the_digest_does_not_hang_on_the_hash_seed(hash_seed: str) -> None:
     code = "from insync.replication.simulation import run; print(run(1).digest)"

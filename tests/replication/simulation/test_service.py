@@ -47,6 +47,7 @@ def test_the_right_service_keeps_its_promise() -> None:
     assert booked > 100
 
 
+@pytest.mark.slow
 def test_the_mistake_is_found_made_short_and_replayed() -> None:
     service = seats.HastyBooking()
     results = (run_service(service, seed).result for seed in range(SEEDS))

@@ -174,6 +174,7 @@ def test_the_life_has_all_that_it_should(life: Life) -> None:
     assert on_disk == set(left.names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False])
 def test_every_prefix_opens(life: Life, tmp_path: Path, monkeypatch, kept: bool) -> None:
     """All that was unsynced is there, as after a kill; or none of it."""
@@ -182,6 +183,7 @@ def test_every_prefix_opens(life: Life, tmp_path: Path, monkeypatch, kept: bool)
         assert recovered(life, tmp_path / "crash", at, lambda _: kept), at
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", [True, False])
 def test_any_beginning_of_the_names_that_were_not_synced(
     life: Life, tmp_path: Path, monkeypatch, data: bool
@@ -197,6 +199,7 @@ def test_any_beginning_of_the_names_that_were_not_synced(
         assert recovered(life, tmp_path / "crash", at, kept.__getitem__), at
 
 
+@pytest.mark.slow
 def test_power_fails_again_while_a_swap_is_finished(life: Life, tmp_path: Path, monkeypatch) -> None:
     """At each moment of opening after each moment of a compaction."""
     crashes = 0

@@ -114,6 +114,7 @@ def begin(link: Sender) -> int:
     return sent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [0, 3, 60])
 def test_truncation_and_other_batches_in_the_same_place(tmp_path: Path, keep: int) -> None:
     with sender(tmp_path) as link:
@@ -168,6 +169,7 @@ def test_compaction_leaves_ranges_alone(tmp_path: Path) -> None:
         assert link.receive(whole) == ORIGINAL[:whole]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["truncate", "delete", "compact"])
 def test_a_killed_sender_and_its_successor(tmp_path: Path, change: str) -> None:
     """What the dead process had queued still arrives, while its successor changes the files."""

@@ -57,6 +57,7 @@ def test_spark_counts_every_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert all_end(started), "no JVM, worker or node is left"
 
 
+@pytest.mark.slow
 def test_without_java_it_is_left_out_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with command(["demo", "--records", str(RECORDS), "--seed", "5", "--json"], tmp_path) as run:

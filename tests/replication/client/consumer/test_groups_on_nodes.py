@@ -83,6 +83,7 @@ def test_the_program_on_threads(servers: list[str]) -> None:
     assert trio.run(offsets_of, servers, "billing-threads") == {0: 20, 1: 20, 2: 20}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["consumer", "classic"])
 async def test_an_operator_sees_and_changes_a_group(servers: list[str], protocol: str) -> None:
     group = f"seen-{protocol}"
@@ -132,6 +133,7 @@ async def test_an_operator_sees_and_changes_a_group(servers: list[str], protocol
         assert await admin.group_offsets(group) == {}
 
 
+@pytest.mark.slow
 async def test_a_coordinator_that_is_killed_costs_no_partition_and_no_commit(tmp_path: Path) -> None:
     with cluster(tmp_path) as nodes:
         urls = [node.endpoint for node in nodes]

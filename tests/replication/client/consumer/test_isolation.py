@@ -152,6 +152,7 @@ async def test_a_transaction_without_a_transactional_id_is_refused(
             await (await producer.send("t", b"x")).wait()
 
 
+@pytest.mark.slow
 async def test_a_real_node_serves_a_log_from_elsewhere(tmp_path: Path) -> None:
     with cluster(tmp_path, 1) as nodes:
         async with Admin([nodes[0].endpoint]) as admin:

@@ -339,6 +339,7 @@ LIMITS = (4_000, 1_000, 600, 5_000, 500)
 CHUNK = 500
 
 
+@pytest.mark.slow
 async def test_nothing_is_lost_doubled_or_reordered_while_a_limit_falls(tmp_path: Path) -> None:
     with processes(tmp_path, 1) as nodes:
         servers = [nodes[0].endpoint]

@@ -156,6 +156,7 @@ if sys.argv[2] == "dropped":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["dropped", "held"])
 def test_records_without_an_outcome_at_exit_are_told(threaded: ThreadedCluster, how: str) -> None:
     with subprocess.Popen(

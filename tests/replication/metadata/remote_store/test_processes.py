@@ -97,6 +97,7 @@ async def watching(family: Family) -> AsyncIterator[tuple[MetadataStore, Watch]]
         yield store, watch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 async def test_session_of_a_dead_process_ends_in_time(family: Family, how: signal.Signals) -> None:
     child = await family.child()
@@ -109,6 +110,7 @@ async def test_session_of_a_dead_process_ends_in_time(family: Family, how: signa
         assert await store.commit([Exists("node/1")], []) == Conflict("node/1")
 
 
+@pytest.mark.slow
 async def test_continued_process_learns_that_its_session_is_over(family: Family) -> None:
     child = await family.child()
     async with watching(family) as (store, watch):
@@ -121,6 +123,7 @@ async def test_continued_process_learns_that_its_session_is_over(family: Family)
         assert (await store.get("zombie")).entry is None
 
 
+@pytest.mark.slow
 async def test_writers_of_several_processes_lose_no_update(family: Family) -> None:
     async with open_store(family.url, identity=A_NODE) as store:
         await store.commit([], [Put("counter", b"0")])
@@ -133,6 +136,7 @@ async def test_writers_of_several_processes_lose_no_update(family: Family) -> No
         assert (entry.value, entry.version) == (b"120", 121)
 
 
+@pytest.mark.slow
 async def test_server_that_is_killed_ends_sessions_and_loses_nothing_else(server: StoreServer) -> None:
     async with open_store(server.url, identity=A_NODE) as store, store.watch("") as watch:
         session = await store.open_session(TIMEOUT_MS)
@@ -223,6 +227,7 @@ async def test_the_command_serves_over_tls_by_its_rules(tmp_path: Path) -> None:
         server.end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("--allow", "client=rule"), ("--tls-key", "/nowhere.key")])
 def test_the_command_says_what_is_wrong_with_its_rules_and_files(
     tmp_path: Path, arguments: tuple[str, str]
@@ -233,6 +238,7 @@ def test_the_command_says_what_is_wrong_with_its_rules_and_files(
     assert len(ended.stderr.splitlines()) == 1 and "Traceback" not in ended.stderr, ended.stderr
 
 
+@pytest.mark.slow
 async def test_nodes_share_the_store_of_one_of_them(tmp_path: Path) -> None:
     """Two nodes know only the address at which the first one serves its store; one of them dies."""
     nodes = [NodeProcess.start(1, tmp_path, "--serve-store", "tcp://127.0.0.1:0")]

@@ -206,6 +206,7 @@ async def test_offsets_that_come_after_the_timeout_are_refused_and_the_producer_
         assert await admin.group_offsets("g") == {}
 
 
+@pytest.mark.slow
 async def test_an_operator_sees_what_is_open(tmp_path: Path) -> None:
     async with (
         nodes(tmp_path, 2, t=2) as (running, admin),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from insync.replication import Admin
 from tests.processes import cluster, start_again
 
@@ -22,6 +24,7 @@ def change_topic_id(folder: Path) -> None:
     path.write_text(text[:at] + ("0" if text[at] != "0" else "1") + text[at + 1 :])
 
 
+@pytest.mark.slow
 async def test_a_changed_topic_id_in_one_of_three_folders_costs_nothing(tmp_path: Path) -> None:
     """The node with the damage is the first to start after all were killed."""
     with cluster(tmp_path) as nodes:
@@ -46,6 +49,7 @@ async def test_a_changed_topic_id_in_one_of_three_folders_costs_nothing(tmp_path
         assert str(tmp_path / "node-1" / "t-0") in errors.read_text()[since:], "the damage is named"
 
 
+@pytest.mark.slow
 async def test_a_changed_topic_id_of_the_only_replica_leaves_its_records_on_the_disk(tmp_path: Path) -> None:
     with cluster(tmp_path, 1) as nodes:
         async with Admin([nodes[0].endpoint]) as admin:

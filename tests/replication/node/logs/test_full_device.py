@@ -59,6 +59,7 @@ def count_partitions(folder: Path) -> int:
     return len(list(folder.glob("t-*")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
 async def test_a_full_device_moves_leaderships_and_the_rest_goes_on(
     tmp_path: Path, kind: Literal["ext4", "tmpfs"]
@@ -122,6 +123,7 @@ async def test_a_full_device_moves_leaderships_and_the_rest_goes_on(
         assert sorted(await read_all([nodes[0].endpoint])) == sorted(found)
 
 
+@pytest.mark.slow
 async def test_a_directory_that_cannot_be_used_at_the_start_is_left_out_and_comes_back(
     tmp_path: Path,
 ) -> None:

@@ -137,6 +137,7 @@ async def test_nodes_of_one_machine_start_by_themselves_after_every_power_cut(
         on.boot()
 
 
+@pytest.mark.slow
 async def test_what_the_store_forgot_is_kept_on_the_disks(tmp_path: Path) -> None:
     """The store is as it was before the topic was made, and so are the folders' own numbers: none shows it."""
     values = [b"%d" % number for number in range(100)]
@@ -204,6 +205,7 @@ def put_back(store: Path, older: Mapping[Path, bytes]) -> None:
         path.write_bytes(content)
 
 
+@pytest.mark.slow
 async def test_a_partition_whose_elections_the_store_forgot_gets_a_leader_above_every_log(
     tmp_path: Path,
 ) -> None:

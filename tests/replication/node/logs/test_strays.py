@@ -16,7 +16,16 @@ from insync.storage import Stray, find_strays, remove_stray
 from tests.processes import NodeProcess, cluster
 
 from ..recovery.test_put_back import kill_all, run_command
-from ..test_cluster import consume, full_isr, led_by, produce, replicas_agree, settings, until
+from ..test_cluster import (
+    consume,
+    full_isr,
+    led_by,
+    produce,
+    replicas_agree,
+    settings,
+    settings_on_disk,
+    until,
+)
 
 VALUES = [b"%d" % number for number in range(40)]
 
@@ -100,10 +109,11 @@ async def test_the_only_replica_under_another_topic_id_is_restored_by_command(tm
         assert await consume(node.endpoints, "t", 1, len(VALUES)) == VALUES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("while_up", [True, False])
 async def test_the_logs_of_a_forgotten_topic_are_kept_and_come_back(tmp_path: Path, while_up: bool) -> None:
     """As after the store has lost its last commits. `insync store repair` makes the topic from the folders."""
-    own = settings(tmp_path, 1)
+    own = settings_on_disk(tmp_path, 1)
     keys = rec.topic_key("t"), rec.partition_key(PartitionId("t", 0))
     async with Node(own) as node, Admin(node.endpoints) as admin:
         await admin.create_topic("t", 1, 1)

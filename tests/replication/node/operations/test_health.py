@@ -19,7 +19,7 @@ from insync.replication.node._dialler import Dialler
 
 from ..conftest import Device
 from ..logs.test_directories import settings as two_directories
-from ..test_cluster import full_isr, produce, settings, until
+from ..test_cluster import full_isr, produce, settings, settings_on_disk, until
 from .scraping import get
 
 CHECKS = ["session", "store", "controller", "log_directories", "logs", "maintenance", "min_isr", "in_sync"]
@@ -182,8 +182,8 @@ async def test_a_store_that_takes_no_writes_is_told_and_stops_no_acknowledgement
     """As when a process stands still inside a commit: the lock is its own until it goes on."""
     options = {"proof_interval_ms": 50, "metrics_port": 0, "storage_stall_timeout_ms": 60_000}
     async with (
-        Node(settings(tmp_path, 1, **options)) as node,
-        Node(settings(tmp_path, 2, **options)),
+        Node(settings_on_disk(tmp_path, 1, **options)) as node,
+        Node(settings_on_disk(tmp_path, 2, **options)),
         Admin(node.endpoints) as admin,
         Producer(node.endpoints) as producer,
     ):
@@ -212,7 +212,7 @@ async def test_a_store_that_takes_no_writes_is_told_and_stops_no_acknowledgement
 
 async def test_a_store_whose_device_fails_is_told_with_the_reason(tmp_path: Path) -> None:
     """The kernel refuses what would make the store's log longer."""
-    async with Node(settings(tmp_path, 1, proof_interval_ms=50, metrics_port=0)) as node:
+    async with Node(settings_on_disk(tmp_path, 1, proof_interval_ms=50, metrics_port=0)) as node:
         await until(lambda: _is_ready(node))
         writer = writer_of(tmp_path / "meta.db")
         limits = resource.prlimit(writer, resource.RLIMIT_FSIZE)
@@ -239,7 +239,7 @@ def writer_of(store: Path) -> int:
 
 async def test_a_record_of_the_store_that_cannot_be_read_is_told_while_it_stands(tmp_path: Path) -> None:
     async with (
-        Node(settings(tmp_path, 1, metrics_port=0)) as node,
+        Node(settings_on_disk(tmp_path, 1, metrics_port=0)) as node,
         open_store(f"sqlite://{tmp_path / 'meta.db'}") as store,
     ):
         await until(lambda: _is_ready(node))

@@ -344,6 +344,7 @@ WRONG: list[Any] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", WRONG, ids=repr)
 async def test_metrics_of_a_gateway_that_are_none_harm_no_others(
     tmp_path: Path, told: Any, caplog: pytest.LogCaptureFixture

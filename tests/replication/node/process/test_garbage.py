@@ -7,11 +7,14 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
+
 from insync.replication import Admin, Node, NodeSettings, Producer
 
 RECORDS = 100
 
 
+@pytest.mark.slow
 async def test_a_record_leaves_no_cycles_to_the_garbage_collector(tmp_path: Path) -> None:
     """Neither in the leader, whose parked fetches it answers, nor in followers and producer."""
     async with AsyncExitStack() as stack:

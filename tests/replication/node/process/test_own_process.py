@@ -74,6 +74,7 @@ async def test_records_go_in_and_come_out(tmp_path: Path) -> None:
         assert node.incarnation == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own_process", [True, False])
 def test_code_that_holds_the_interpreter_costs_no_session(
     tmp_path: Path, own_process: bool, caplog: pytest.LogCaptureFixture
@@ -97,6 +98,7 @@ async def test_the_log_of_the_child_is_ours(tmp_path: Path, caplog: pytest.LogCa
     assert told and told[0].name == "insync.node" and "state=registered" in told[0].getMessage()
 
 
+@pytest.mark.slow
 async def test_an_error_of_the_child_is_raised_here(tmp_path: Path) -> None:
     async with Node(settings(tmp_path, session_timeout_ms=10_000), own_process=True):
         with pytest.raises(NodeError, match=r"is in use by process \d+"):
@@ -122,6 +124,7 @@ async def test_a_child_that_is_killed_ends_the_block(tmp_path: Path) -> None:
     assert reached
 
 
+@pytest.mark.slow
 async def test_a_block_that_fails_or_is_cancelled_leaves_no_process(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="mine"):
         async with Node(settings(tmp_path), own_process=True):
@@ -162,6 +165,7 @@ async def test_a_system_that_starts_no_process_is_an_error_of_the_node(
             pytest.fail("there is no such program")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_parent_that_dies_takes_the_child_with_it(tmp_path: Path, how: signal.Signals) -> None:
     program = """

@@ -6,6 +6,7 @@ import contextlib
 from functools import partial
 from pathlib import Path
 
+import pytest
 import trio
 
 from insync.replication import Admin, Consumer, Producer, ReplicationError
@@ -42,6 +43,7 @@ async def read_all(servers: list[str]) -> list[bytes]:
         return found
 
 
+@pytest.mark.slow
 async def test_all_nodes_killed_at_once_come_back_by_themselves(tmp_path: Path) -> None:
     with cluster(tmp_path) as nodes:
         servers = [node.endpoint for node in nodes]

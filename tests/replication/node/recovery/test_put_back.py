@@ -20,7 +20,7 @@ from insync.replication.metadata import open_store
 from insync.replication.node import StoreLostError, StorePutBackError
 from tests.processes import NodeProcess, cluster
 
-from ..test_cluster import consume, full_isr, led_by, produce, replicas_agree, settings, until
+from ..test_cluster import consume, full_isr, led_by, produce, replicas_agree, settings_on_disk, until
 
 
 async def all_in_sync(servers: list[str], size: int) -> None:
@@ -36,6 +36,7 @@ def kill_all(nodes: list[NodeProcess]) -> None:
         node.process.wait()
 
 
+@pytest.mark.slow
 async def test_a_folder_put_back_to_an_older_start_is_not_led_from(tmp_path: Path) -> None:
     """The copy was made after a clean stop: its marker names a process that others have followed since."""
     folder, copy = tmp_path / "node-1", tmp_path / "copy"
@@ -62,6 +63,7 @@ async def test_a_folder_put_back_to_an_older_start_is_not_led_from(tmp_path: Pat
     assert "older state" in (tmp_path / "node-1.err").read_text()
 
 
+@pytest.mark.slow
 async def test_a_folder_copied_while_its_node_ran_is_not_led_from(tmp_path: Path) -> None:
     """Nothing but the counter tells it from the folder of a process that was killed."""
     folder, copy = tmp_path / "node-1", tmp_path / "copy"
@@ -110,25 +112,25 @@ def move_store(folder: Path, name: str, to: str) -> None:
 
 async def test_a_node_founds_no_cluster_over_a_folder_of_another(tmp_path: Path) -> None:
     """The file of the store was deleted: a new one would give its topics' names to others."""
-    async with Node(settings(tmp_path, 1)) as node:
+    async with Node(settings_on_disk(tmp_path, 1)) as node:
         async with Admin(node.endpoints) as admin:
             await admin.create_topic("t", 1, 1)
         await produce(node.endpoints, "t", [b"x"])
     move_store(tmp_path, "meta.db", "aside.db")
     with pytest.raises(StoreLostError, match="belongs to cluster"):
-        async with Node(settings(tmp_path, 1)):
+        async with Node(settings_on_disk(tmp_path, 1)):
             pytest.fail("it must not start")
     move_store(tmp_path, "aside.db", "meta.db")
-    async with Node(settings(tmp_path, 1)) as node:
+    async with Node(settings_on_disk(tmp_path, 1)) as node:
         assert await consume(node.endpoints, "t", 1, 1) == [b"x"]
 
 
 async def test_a_node_refuses_a_store_that_was_put_back_and_deletes_nothing(tmp_path: Path) -> None:
     """The older store knows nothing of the topic, so its folder would be that of a deleted one."""
-    async with Node(settings(tmp_path, 1)):
+    async with Node(settings_on_disk(tmp_path, 1)):
         pass
     shutil.copy(tmp_path / "meta.db", tmp_path / "backup.db")
-    async with Node(settings(tmp_path, 1)) as node:
+    async with Node(settings_on_disk(tmp_path, 1)) as node:
         async with Admin(node.endpoints) as admin:
             await admin.create_topic("t", 1, 1)
         await produce(node.endpoints, "t", [b"x"])
@@ -141,7 +143,7 @@ async def test_a_node_refuses_a_store_that_was_put_back_and_deletes_nothing(tmp_
     )
     for _ in range(2):
         with pytest.raises(StorePutBackError, match=said):
-            async with Node(settings(tmp_path, 1)):
+            async with Node(settings_on_disk(tmp_path, 1)):
                 pytest.fail("it must not start")
         assert names(tmp_path / "node-1") == before
 
@@ -149,14 +151,14 @@ async def test_a_node_refuses_a_store_that_was_put_back_and_deletes_nothing(tmp_
 async def test_a_folder_that_was_replaced_by_an_empty_one_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with Node(settings(tmp_path, 1)) as node:
+    async with Node(settings_on_disk(tmp_path, 1)) as node:
         assert node._replicas is not None
         (home,) = node._replicas.directories
         directory_id = home.directory.directory_id
     assert "is not here" not in caplog.text
     shutil.rmtree(tmp_path / "node-1")
     for times in (1, 1):
-        async with Node(settings(tmp_path, 1)):
+        async with Node(settings_on_disk(tmp_path, 1)):
             pass
         assert (
             caplog.text.count(f"log directory {directory_id}, which this node had before, is not here")
@@ -164,10 +166,11 @@ async def test_a_folder_that_was_replaced_by_an_empty_one_is_named(
         )
 
 
+@pytest.mark.slow
 async def test_a_store_that_was_put_back_is_repaired_from_the_folders(tmp_path: Path) -> None:
     """Since the backup one node fell out of sync, and a topic was made: nothing of it is lost."""
-    async with Node(settings(tmp_path, 1)) as one, Admin(one.endpoints) as admin:
-        async with Node(settings(tmp_path, 2)):
+    async with Node(settings_on_disk(tmp_path, 1)) as one, Admin(one.endpoints) as admin:
+        async with Node(settings_on_disk(tmp_path, 2)):
             await admin.create_topic("t", 1, 2, config={"min_insync_replicas": 1})
             await produce(one.endpoints, "t", [b"before"])
             await until(lambda: replicas_agree(admin, "t", 2))
@@ -180,21 +183,26 @@ async def test_a_store_that_was_put_back_is_repaired_from_the_folders(tmp_path: 
     folders = [str(tmp_path / f"node-{number}") for number in (1, 2)]
     for number in (1, 2):
         with pytest.raises(StorePutBackError, match="insync store repair"):
-            async with Node(settings(tmp_path, number)):
+            async with Node(settings_on_disk(tmp_path, number)):
                 pytest.fail("it must not start")
     done = await run_command("store", "repair", "--store", f"sqlite://{tmp_path}/meta.db", *folders)
     assert done.returncode == 0, done.stderr
     assert "topic new was unknown" in done.stdout
-    async with Node(settings(tmp_path, 2)) as two, Admin(two.endpoints) as admin:
+    async with Node(settings_on_disk(tmp_path, 2)) as two, Admin(two.endpoints) as admin:
         await until(lambda: led_by(admin, "t", -1))
-        async with Node(settings(tmp_path, 1)):
+        async with Node(settings_on_disk(tmp_path, 1)):
             await until(lambda: full_isr(admin, "t", 2))
             assert await consume(two.endpoints, "t", 1, 11) == [b"before"] + [b"since"] * 10
             assert await consume(two.endpoints, "new", 2, 10) == [b"x"] * 10
 
 
+@pytest.mark.slow
 async def test_a_store_that_was_lost_is_made_again_from_the_folders(tmp_path: Path) -> None:
-    async with Node(settings(tmp_path, 1)) as one, Node(settings(tmp_path, 2)), Admin(one.endpoints) as admin:
+    async with (
+        Node(settings_on_disk(tmp_path, 1)) as one,
+        Node(settings_on_disk(tmp_path, 2)),
+        Admin(one.endpoints) as admin,
+    ):
         await admin.create_topic("t", 2, 2, config={"min_insync_replicas": 2})
         await produce(one.endpoints, "t", [b"%d" % number for number in range(20)])
         await until(lambda: replicas_agree(admin, "t", 2))
@@ -205,15 +213,20 @@ async def test_a_store_that_was_lost_is_made_again_from_the_folders(tmp_path: Pa
     arguments = ("store", "repair", "--store", f"sqlite://{tmp_path}/meta.db", str(tmp_path / "node-1"))
     done = await run_command(*arguments, str(evidence))
     assert done.returncode == 0, done.stderr
-    async with Node(settings(tmp_path, 1)) as one, Node(settings(tmp_path, 2)), Admin(one.endpoints) as admin:
+    async with (
+        Node(settings_on_disk(tmp_path, 1)) as one,
+        Node(settings_on_disk(tmp_path, 2)),
+        Admin(one.endpoints) as admin,
+    ):
         await until(lambda: full_isr(admin, "t", 2))
         found = await consume(one.endpoints, "t", 2, 20)
         assert sorted(found) == sorted(b"%d" % number for number in range(20))
 
 
+@pytest.mark.slow
 async def test_a_store_that_was_lost_comes_back_without_what_would_delete_records(tmp_path: Path) -> None:
     """Offsets of groups are kept by compaction alone; of `kept` nobody knows how long it was to be kept."""
-    own = settings(tmp_path, 1, offsets_topic_num_partitions=1)
+    own = settings_on_disk(tmp_path, 1, offsets_topic_num_partitions=1)
     async with Node(own) as node, Admin(node.endpoints) as admin:
         await admin.create_topic("kept", 1, 1, config={"retention_ms": -1})
         await produce(node.endpoints, "kept", [b"x"] * 3)

@@ -47,6 +47,7 @@ async def read(servers: list[str], topic: str, count: int) -> list[bytes | None]
         return found + [record.value for record in await consumer.poll(200)]
 
 
+@pytest.mark.slow
 async def test_a_successor_goes_on_and_fences_its_predecessor(tmp_path: Path) -> None:
     with cluster(tmp_path, 3, "--session-timeout-ms", "5000") as nodes:
         servers = [node.endpoint for node in nodes]
@@ -77,6 +78,7 @@ async def test_a_successor_goes_on_and_fences_its_predecessor(tmp_path: Path) ->
         assert await read(servers, "t", 4) == [b"0", b"1", b"2", b"3"]
 
 
+@pytest.mark.slow
 async def test_batches_survive_their_leader(tmp_path: Path) -> None:
     """Each once and in order, though their leader is killed while they are under way."""
     with cluster(tmp_path, 3, "--session-timeout-ms", "5000") as nodes:

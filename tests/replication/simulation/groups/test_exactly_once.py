@@ -11,6 +11,7 @@ from insync.replication.simulation.groups.__main__ import main
 from insync.replication.simulation.groups.exactly_once import run
 
 
+@pytest.mark.slow
 def test_no_input_counts_twice_or_never() -> None:
     results = [run(seed) for seed in range(12)]
     assert [(each.seed, str(each.violation)) for each in results if each.violation] == []

@@ -11,6 +11,7 @@ from insync.replication.simulation.groups import run
 from insync.replication.simulation.groups.__main__ import main
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_a_seed_is_clean(seed: int) -> None:
     found = run(seed)
