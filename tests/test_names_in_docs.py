@@ -38,11 +38,7 @@ _FOLDERS = (
 )
 ELSEWHERES = {
     "backup.md": {"VACUUM"},  # SQLite's
-    "benchmarks.md": {
-        "epoll_wait",
-        "optimizations",
-        "strace",
-    },  # of Linux and of Python's build
+    "benchmarks.md": {"optimizations"},  # of Python's build
     "kafka.md": {"SubscriptionPattern", "__share_group_state", "reauth", "verifiable"},  # Kafka's
     "monitoring.md": {"process_open_fds", "rule_files"},  # Prometheus's
     "spark-executor-logs.md": {"crypto", "speculation", "threshold"},  # settings of Spark
