@@ -91,6 +91,20 @@ async def test_in_an_iteration_a_record_counts_when_the_next_one_is_asked_for() 
         assert coordinator.committed() == {0: 7}
 
 
+async def test_a_record_that_fails_is_not_committed_by_a_consumer_that_begins_with_it() -> None:
+    """The second consumer starts at the committed offset, and ends at that very record as the first one did."""
+    async with group_cluster(t=1) as (cluster, coordinator):
+        fill(cluster.topics["t"][0], 10)
+        for _ in range(2):
+            async with Consumer(cluster.urls, **QUICK) as consumer:
+                consumer.subscribe(["t"])
+                with trio.fail_after(10):
+                    async for record in consumer:
+                        if record.offset == 6:
+                            break
+            assert coordinator.committed() == {0: 6}
+
+
 @PROTOCOLS
 async def test_a_revocation_commits_what_was_handed_out_and_the_next_owner_goes_on(
     settings: dict[str, Any],
