@@ -12,7 +12,7 @@ from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import transactions as tm
 from insync.replication.core.messages.admin import PartitionName
 from insync.replication.core.transactions.records import LAST_EPOCH, Status
-from insync.replication.core.transactions.shard import BRIEFLY, TransactionCoordinator
+from insync.replication.core.transactions.shard import BRIEFLY, IDS_AT_ONCE, TransactionCoordinator
 
 from .harness import ID, Coordinator, adding, ids
 
@@ -40,6 +40,15 @@ def test_each_transaction_has_an_epoch_of_its_own() -> None:
             2: (epoch + 1, epoch != 1),
         }
     assert host.value.status is Status.COMPLETE_COMMIT
+
+
+def test_each_transactional_id_has_a_producer_id_of_its_own() -> None:
+    """The coordinator asks the store for one block of ids after another."""
+    host = Coordinator()
+    names = [f"etl-{number}" for number in range(2 * IDS_AT_ONCE + 2)]
+    asked = [tm.InitTransactionsRequest(transactional_id=name, timeout_ms=60_000) for name in names]
+    given = [ids(host.ask(each)) for each in asked]
+    assert sorted(given) == [(500 + number, 0) for number in range(len(names))]
 
 
 def test_nobody_is_told_before_the_outcome_is_committed() -> None:
