@@ -14,8 +14,10 @@ import trio.testing
 
 from insync.replication import BlockingNode
 from insync.replication.cli.app import main
+from insync.replication.core import store_transaction as tx
 from insync.replication.core.control import records as rec
-from insync.replication.metadata import MetadataError, SqliteStore, Unknown
+from insync.replication.core.recovery.adoption import Adoption
+from insync.replication.metadata import MemoryStore, MetadataError, SqliteStore, Unknown
 from insync.replication.node.recovery import _adoption
 from insync.storage import adoption, verify
 
@@ -174,3 +176,20 @@ def test_a_copy_that_is_not_what_was_read_is_refused(
     monkeypatch.setattr(adoption, "_bridges", lambda seam, epochs: ())
     assert main(command(tmp_path, folder, more=store_of(tmp_path))) == 1
     assert not [each for each in tmp_path.iterdir() if each.name.startswith("data-")]
+
+
+async def test_every_key_of_many_is_written() -> None:
+    """An adoption writes them in portions, of which none leaves one out."""
+    producer = rec.ProducerRecord(producer_id=1, producer_epoch=0)
+    keys = [f"/{number:03}" for number in range(250)]
+    identity = tx.Put(rec.CLUSTER_KEY, rec.ClusterRecord(cluster_id="c", secret="s"))
+    planned = Adoption(
+        writes=tuple((tx.Absent(key), tx.Put(key, producer)) for key in keys),
+        identity=(tx.Absent(rec.CLUSTER_KEY), identity),
+        leaders={},
+        topics={},
+        without_effect=(),
+    )
+    async with MemoryStore() as store:
+        await _adoption.write_store(store, planned, _adoption.Copies([]))
+        assert sorted((await store.list("/")).entries) == sorted([*keys, rec.CLUSTER_KEY])

@@ -10,15 +10,18 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
 from insync.replication import Admin, Consumer, Node, wire
 from insync.replication.core.control import records as rec
 from insync.replication.core.types import PartitionId
-from insync.replication.metadata import open_store
+from insync.replication.metadata import MemoryStore, open_store
 from insync.replication.node import StoreLostError, StorePutBackError
+from insync.replication.node.recovery._repair import repair
 from tests.processes import NodeProcess, cluster
+from tests.replication.core.recovery.test_repair import folder as found_folder
 
 from ..test_cluster import consume, full_isr, led_by, produce, replicas_agree, settings_on_disk, until
 
@@ -221,6 +224,18 @@ async def test_a_store_that_was_lost_is_made_again_from_the_folders(tmp_path: Pa
         await until(lambda: full_isr(admin, "t", 2))
         found = await consume(one.endpoints, "t", 2, 20)
         assert sorted(found) == sorted(b"%d" % number for number in range(20))
+
+
+async def test_every_partition_of_many_is_repaired() -> None:
+    """A repair writes them in portions, of which none leaves one out."""
+    held = [found_folder(1, 2, 10, topic=f"t-{number:03}") for number in range(250)]
+    folder = attrs.evolve(held[0], logs=tuple(each.logs[0] for each in held))
+    async with MemoryStore() as store:
+        planned = await repair(store, [folder])
+        written = (await store.list(rec.PARTITIONS_PREFIX)).entries
+        assert sorted(written) == [rec.partition_key(PartitionId(each.logs[0].topic, 0)) for each in held]
+        for _, put in planned.writes:
+            assert (await store.get(put.key)).entry is not None, put.key
 
 
 @pytest.mark.slow
