@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -167,3 +168,30 @@ async def test_only_a_node_fetches_as_that_node(tmp_path: Path, is_node: bool) -
             await connection.request(m.Kind.FETCH, wire.encode(request), timeout=5)
         nursery.cancel_scope.cancel()
     assert issubclass(AuthorizationError, ReplicationError)
+
+
+@pytest.mark.parametrize(("is_node", "time_ms", "heard"), [(False, 1, ()), (True, 1, (1,)), (True, 0, ())])
+async def test_a_fetch_tells_the_clock_of_its_sender_alone(
+    tmp_path: Path, is_node: bool, time_ms: int, heard: tuple[int, ...]
+) -> None:
+    """A client that names a node stops no retention there with a clock that is wrong. Most fetches tell no time."""
+    async with Node(settings(tmp_path)) as node, trio.open_nursery() as nursery:
+        identity = Identity(node_id=node.node_id, incarnation=node.incarnation) if is_node else Identity()
+        connection = await connect(node.endpoints[0], identity=identity, nursery=nursery)
+        request = m.FetchRequest(
+            replica_id=node.node_id,
+            incarnation=node.incarnation,
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=1 << 20,
+            partitions=[],
+            time_ms=time_ms,
+        )
+        with (
+            nullcontext() if is_node else pytest.raises(NotAuthorisedError, match="is not node 1"),
+            await connection.request(m.Kind.FETCH, wire.encode(request), timeout=30),
+        ):
+            pass
+        assert node._replicas is not None
+        assert node._replicas.judge_clocks(1).heard == heard
+        nursery.cancel_scope.cancel()
