@@ -7,7 +7,7 @@ import gc
 import hashlib
 import hmac
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -196,3 +196,32 @@ async def test_a_flood_of_logins_from_one_address_keeps_out_nobody_from_another(
     assert asked == ["stranger"] * OF_AN_ADDRESS + ["etl"]
     gc.collect()
     assert not checks._places, "addresses are forgotten"
+
+
+async def test_logins_that_are_cancelled_leave_their_places_to_others_of_the_address() -> None:
+    asked: list[str] = []
+
+    class Service:
+        async def verify_user(self, name: str, password: str) -> bool:
+            asked.append(name)
+            if name == "stranger":
+                await trio.sleep_forever()
+            return True
+
+    async def leave(*, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+        with trio.CancelScope() as scope:
+            task_status.started(scope)
+            await checks.verify(client, "stranger", "guess")
+
+    checks, client = Checks(), cast(Any, SimpleNamespace(host="127.0.0.1:1", service=Service()))
+    async with trio.open_nursery() as nursery:
+        scopes = [await nursery.start(leave) for _ in range(OF_AN_ADDRESS)]
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(checks.verify, client, "etl", "right")
+        await trio.testing.wait_all_tasks_blocked()
+        assert asked == ["stranger"] * OF_AN_ADDRESS
+        for scope in scopes:
+            scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        assert asked[OF_AN_ADDRESS:] == ["etl"]
+        nursery.cancel_scope.cancel()

@@ -305,6 +305,22 @@ async def test_a_flood_is_refused_while_the_store_is_read_too(monkeypatch: pytes
     assert await users.verify("etl", "right"), "the others have left"
 
 
+async def test_a_login_that_is_cancelled_leaves_its_place_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_users, "MOST_WAITING", 0)
+    monkeypatch.setattr(_users, "CONFIRM_SECONDS", 60.0)
+    is_read = trio.Event()
+    users = Users(lambda: view_with("etl"), is_read.wait)
+    async with trio.open_nursery() as nursery:
+        for _ in range(_users.AT_ONCE):
+            nursery.start_soon(users.verify, "etl", "right")
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(ServiceError, match="logins wait"):
+            await users.verify("etl", "right")
+        nursery.cancel_scope.cancel()
+    is_read.set()
+    assert await users.verify("etl", "right")
+
+
 @pytest.mark.parametrize("iterations", [-1, 0, 1 << 30, 1 << 40])
 async def test_what_the_store_holds_stops_no_node(iterations: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from insync.replication.core.control.records import UserRecord
