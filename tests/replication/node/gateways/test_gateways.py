@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import re
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import EntryPoint
@@ -201,6 +203,20 @@ async def test_a_parked_call_ends_with_its_client_and_is_not_answered(tmp_path: 
             await ask(Client(), produce(data), data)
         assert answers == []
         assert not service._calls  # type: ignore[attr-defined]
+
+
+async def test_nothing_is_kept_of_a_client_that_is_gone(tmp_path: Path) -> None:
+    """Until then the node goes by what the client was given to read."""
+    async with node_at(tmp_path):
+        await make_topic()
+        data, client = batch(b"x"), Client()
+        await ask(client, produce(data), data)
+        await ask(client, fetch())
+        kept = weakref.ref(client)
+        Probe.service.gone(client)
+        del client
+        gc.collect()
+        assert kept() is None
 
 
 async def test_rules_hold_for_clients_of_gateways(tmp_path: Path) -> None:

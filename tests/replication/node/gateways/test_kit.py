@@ -11,6 +11,8 @@ import trio
 
 from insync.plugins.kafka.gateway import KafkaGateway
 from insync.replication.node.gateway_testing import CASES, Case, GatewayBench, PromiseBrokenError
+from insync.replication.node.gateways._service import Service
+from insync.replication.node.service import Caller
 
 PAGE = Path(__file__).parents[4] / "docs" / "writing-a-gateway.md"
 NAMES: dict[str, Any] = {}
@@ -73,6 +75,20 @@ async def test_the_example_of_the_page(case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_kafka(case: Case) -> None:
     await case.run(KafkaBench())
+
+
+async def test_the_node_of_the_kit_hears_of_each_client_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone: list[Caller] = []
+    hear = Service.gone
+
+    def heard(service: Service, caller: Caller) -> None:
+        gone.append(caller)
+        hear(service, caller)
+
+    monkeypatch.setattr(Service, "gone", heard)
+    (case,) = [case for case in CASES if case.name == "who_has_left_is_gone"]
+    await case.run(EchoBench())
+    assert len(gone) == len(set(gone)) == 3
 
 
 def source_without(*changes: tuple[str, str]) -> Any:
