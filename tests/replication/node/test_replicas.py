@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
@@ -18,6 +20,7 @@ from insync.replication.node import NodeSettings
 from insync.replication.node._replica_host import opened_event
 from insync.replication.node._replicas import Replicas
 from insync.replication.node.gateways._service import Service
+from insync.replication.node.logs._log_writer import CallWork
 from insync.replication.node.logs._startup_scan import Found
 from insync.replication.node.service import Metric
 from insync.storage import (
@@ -86,6 +89,28 @@ async def test_a_failure_of_one_log_is_its_own(tmp_path: Path) -> None:
         assert HERE in node.offline.partitions and node.hosts[HERE].lane.closed
         assert node.hosts[HERE].replica.failure == "no more"
         assert node.failure is None, "the directory works"
+
+
+async def test_settings_that_change_while_a_log_is_made_are_those_of_the_log(tmp_path: Path) -> None:
+    """The writer comes to the change before the event loop, which is busy, has heard of the log."""
+    here, tid = PartitionId("u", 0), "y" * 32
+    async with hosting(tmp_path) as node:
+        old = view(2)
+        topic = attrs.evolve(old.topics["t"], name="u", topic_id=tid)
+        record = attrs.evolve(old.partitions[HERE].record, topic="u", topic_id=tid)
+        partitions = {**old.partitions, here: rec.Versioned(record, 1)}
+        node.apply(attrs.evolve(old, topics={**old.topics, "u": topic}, partitions=partitions))
+        topic = attrs.evolve(topic, config=attrs.evolve(topic.config, retention_ms=77))
+        node.apply(attrs.evolve(old, revision=3, topics={**old.topics, "u": topic}, partitions=partitions))
+        host, passed, settled = node.hosts[here], threading.Event(), trio.Event()
+        host.submit(CallWork(host.lane, passed.set, lambda _: None))
+        assert passed.wait(30) and host.log is None
+        with trio.fail_after(30):
+            while host.log is None:
+                await trio.lowlevel.checkpoint()
+            host.submit(CallWork(host.lane, lambda: None, lambda _: settled.set()))
+            await settled.wait()
+        assert host.log.settings.retention_ms == 77
 
 
 @pytest.mark.parametrize("directories", [1, 2])
