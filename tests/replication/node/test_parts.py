@@ -153,6 +153,34 @@ async def test_a_admin_request_is_answered_though_the_store_never_is(
     assert "gave up CreateTopicRequest: not granted within 9 s" in caplog.messages
 
 
+async def test_a_reading_that_is_asked_for_during_another_one_follows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one under way may show what the store held before there was a reason to ask."""
+    asked, answers = 0, trio.Event()
+    async with MemoryHub().store() as store, trio.open_nursery() as nursery:
+        state = ClusterState(store, replicas(tmp_path, nursery), await store.open_session(60_000), nursery)
+        real = store.list
+
+        async def listed(prefix: str) -> Any:
+            nonlocal asked
+            asked += 1
+            await answers.wait()
+            return await real(prefix)
+
+        nursery.start_soon(state.follow)
+        await trio.testing.wait_all_tasks_blocked()
+        monkeypatch.setattr(store, "list", listed)
+        for _ in range(2):
+            state.read_again()
+            await trio.testing.wait_all_tasks_blocked()
+            assert asked == 1
+        answers.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert asked == 2
+        nursery.cancel_scope.cancel()
+
+
 async def test_replicas_hear_of_a_node_that_is_about_to_stop(tmp_path: Path) -> None:
     """Else a leader would go on proposing it, which the store refuses, and keep others from joining meanwhile."""
     async with trio.open_nursery() as nursery:

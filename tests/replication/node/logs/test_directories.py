@@ -22,6 +22,7 @@ from insync.replication.core.types import PartitionId
 from insync.replication.metadata import open_store
 from insync.replication.node import InvalidSettingError, LogDirectoryFailedError, NodeStartError
 from insync.replication.node.logs._directories import LogDirectories
+from insync.replication.node.store._registration import Registration
 from insync.replication.wire import decode_record
 from insync.storage import StorageBrokenError, StorageError, read_identity
 from insync.storage.segment._segment import Segment
@@ -153,6 +154,31 @@ async def lose_a_directory(
         assert sorted(int(value) for value in await consume(nodes[0].endpoints, "t", 4, 600)) == list(
             range(600)
         )
+
+
+async def test_a_directory_that_fails_while_another_is_reported_is_reported_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, goes_on, say = trio.Event(), trio.Event(), Registration.say_offline
+
+    async def said(*told: Any) -> bool:
+        done = await say(*told)
+        begun.set()
+        await goes_on.wait()
+        return done
+
+    monkeypatch.setattr(Registration, "say_offline", said)
+    async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin:
+        await admin.create_topic("t", 2, 1)
+        replicas = node._replicas
+        assert replicas is not None
+        with trio.fail_after(30):
+            for number in (0, 1):
+                replicas.log_failed(PartitionId("t", number), StorageError("it is refused"))
+                await begun.wait()
+            goes_on.set()
+            while set(replicas.view.nodes[1].offline) != {PartitionId("t", 0), PartitionId("t", 1)}:
+                await trio.lowlevel.checkpoint()
 
 
 @pytest.mark.slow
