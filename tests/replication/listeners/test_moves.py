@@ -106,6 +106,50 @@ async def test_a_transaction_of_a_partition_that_was_lost_meanwhile_counts_for_n
     assert 0 not in await committed(servers, "g")
 
 
+async def test_a_listener_that_has_left_its_group_commits_no_dead_letter(
+    servers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group without members takes offsets from anybody, so the listener itself must not send them."""
+    one = Listener(
+        servers,
+        group_id="g",
+        topics=["t"],
+        transactional_id_prefix="left",
+        concurrency=2,
+        retries=0,
+        dead_letter="out",
+        max_poll_interval_ms=300,
+    )
+    send, waits, go_on, stands, release = Producer.send_and_wait, *(trio.Event() for _ in range(4))
+
+    async def late(self: Producer, *given: Any, **options: Any) -> Any:
+        waits.set()
+        await go_on.wait()
+        return await send(self, *given, **options)
+
+    monkeypatch.setattr(Producer, "send_and_wait", late)
+
+    @one.handler
+    async def handle(record: Any, producer: Any) -> None:
+        if record.partition:
+            raise ValueError("for the dead letters")
+        await waits.wait()
+        stands.set()
+        await release.wait()
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.run)
+            await stands.wait()
+            # The handler takes too long: the listener leaves its group, and the dead letter comes after that.
+            await until(lambda: not one.status().partitions)
+            go_on.set()
+            one.stop()
+            release.set()
+    assert await committed(servers, "g") == {}
+    assert await written(servers) == []
+
+
 async def test_a_commit_of_which_nobody_knows_is_asked_about_and_its_records_are_not_handled_again(
     servers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
