@@ -1,6 +1,10 @@
-"""Deltas of the ZooKeeper store on a real server: random histories, and looks that are cut off half-way."""
+"""Deltas of the ZooKeeper store on a real server: random histories, and looks that are cut off half-way.
+
+One test gives the mirror a tree that is no server's, and so runs without Java.
+"""
 
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +13,8 @@ from hypothesis import HealthCheck, given, settings
 
 from insync.plugins.zookeeper import ZookeeperAddress, ZookeeperStore
 from insync.plugins.zookeeper._connection import Connection
+from insync.plugins.zookeeper._layout import Layout, Mark, encode
+from insync.plugins.zookeeper._mirror import Mirror
 from insync.replication.metadata import Delta, Put, StoreUnavailableError
 from tests.replication.metadata.test_changes import HISTORIES, follow
 
@@ -65,3 +71,51 @@ async def test_a_look_that_is_cut_off_loses_no_change(
             with trio.fail_after(60):
                 while (await watch.__anext__()).revision < done.revision:  # type: ignore[union-attr]
                     pass
+
+
+class Tree:
+    """A connection with a tree of a few keys; `gates` opens its answers for all keys one after the other."""
+
+    def __init__(self, layout: Layout, keys: list[str]) -> None:
+        self.client = self
+        self.gates = trio.Semaphore(0)
+        self.asked = trio.Event()
+        self._layout = layout
+        self._keys = keys
+
+    def check_connected(self) -> None:
+        """It always is."""
+
+    def sync_async(self, path: str) -> str:
+        return path
+
+    def exists_async(self, path: str) -> Any:
+        return SimpleNamespace(mzxid=9)
+
+    def get_async(self, path: str, watch: object = None) -> tuple[bytes, Any]:
+        stat = SimpleNamespace(mzxid=7, pzxid=8, version=0, ephemeralOwner=0)
+        return Mark("0" * 32).encode() if path == self._layout.keys else encode(b"v", 0), stat
+
+    def get_children_async(self, path: str, watch: object) -> list[str]:
+        return self._keys
+
+    async def read(self, *results: Any) -> list[Any]:
+        if len(results) == len(self._keys):
+            self.asked.set()
+            await self.gates.acquire()
+        await trio.lowlevel.checkpoint()
+        return list(results)
+
+
+async def test_a_listing_that_is_cancelled_half_way_is_read_again_as_a_whole() -> None:
+    layout = Layout("/cancelled")
+    tree: Any = Tree(layout, ["a", "b", "c", "d"])
+    mirror = Mirror(tree, layout, lambda: None)
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(mirror.listing, "", lambda _: None)
+            await tree.asked.wait()
+            nursery.cancel_scope.cancel()
+        tree.gates.release()
+        listing = await mirror.listing("", lambda _: None)
+    assert sorted(listing.entries) == ["a", "b", "c", "d"]
