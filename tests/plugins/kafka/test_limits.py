@@ -180,6 +180,43 @@ async def test_who_is_told_to_close_while_it_waits_for_room_is_not_read_from(tmp
         await until(lambda: budget.used == 0, "the room comes back")
 
 
+async def test_a_connection_that_is_told_to_close_ends_when_its_answers_are_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        link = await link_of(node)
+        go_on, send = trio.Event(), link._stream.send
+
+        async def late(parts: Any) -> None:
+            await go_on.wait()
+            await send(parts)
+
+        monkeypatch.setattr(link._stream, "send_now", lambda parts: 0)
+        monkeypatch.setattr(link._stream, "send", late)
+        await client.send(Api.METADATA, 5, Metadata(topics=[]))
+        await until(lambda: bool(link._unsent), "an answer waits to be sent")
+        link.close("for the test")
+        await trio.testing.wait_all_tasks_blocked()
+        go_on.set()
+        assert (await client.receive(Api.METADATA, 5)).brokers
+        assert await client.has_ended()
+
+
+async def test_a_connection_that_is_told_to_close_answers_what_was_begun(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        await make(node)
+        assert (await write(client, b"0")).error_code == 0
+        link = await link_of(node)
+        await client.send(Api.FETCH, 11, fetch(1, wait_ms=60_000))
+        await until(lambda: not link._machine.is_idle, "the request is being served")
+        link.close("for the test")
+        await trio.testing.wait_all_tasks_blocked()
+        async with client_of(node) as other:
+            assert (await write(other, b"1")).error_code == 0
+        assert parts_of(await client.receive(Api.FETCH, 11))[0].high_watermark == 2
+        assert await client.has_ended()
+
+
 async def test_a_frame_that_does_not_go_on_is_given_up(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node, client_of(node) as client:
         link = await link_of(node)
