@@ -18,6 +18,7 @@ try:
     import pyarrow as pa
 
     from insync.plugins.spark._options import Connection
+    from insync.plugins.spark._sink import InsyncWriter
     from insync.plugins.spark._transactions import abort_open, end_transaction, write_transaction
     from insync.plugins.spark._writing import WriteOptions
 except ImportError as error:
@@ -111,6 +112,15 @@ def test_a_batch_that_breaks_off_half_written_counts_nowhere(sink: Sink) -> None
     sink.write(rows(3000, 4000), 0)
     sink.end(sink.write(rows(0, 700), 0))
     assert sink.decided() == list(range(700))
+
+
+def test_a_job_that_is_given_up_aborts_the_transaction_of_a_task_that_was_killed(sink: Sink) -> None:
+    """Of such a task no message has come."""
+    job = InsyncWriter(sink.options)
+    job.write(rows(0, 500))
+    assert (sink.written(), sink.seen()) == (500, [])
+    job.abort([None])
+    assert sink.decided() == []
 
 
 def test_a_driver_that_stood_still_commits_nothing_and_aborts_nothing(sink: Sink) -> None:
