@@ -12,9 +12,9 @@ import attrs
 import pytest
 
 from insync.storage import CorruptLogError, DiskLog, LogDirectory, LogSettings
-from insync.storage.batch import build_batch, records
+from insync.storage.batch import build_batch, records, scan
 
-from .building import all_bytes, append
+from .building import all_bytes, append, fill, offsets
 from .recording import DATA, Op, Recorder
 
 SETTINGS = LogSettings(segment_bytes=1024, segment_index_bytes=200, index_interval_bytes=100)
@@ -247,3 +247,39 @@ def test_any_beginning_of_the_names_that_were_not_synced(
             for number, op in enumerate(life.recorder.ops[:at])
         }
         assert recovered(life, tmp_path / "crash", at, kept.__getitem__), at
+
+
+def test_power_fails_behind_a_recovery_that_dropped_segments(tmp_path: Path, monkeypatch) -> None:
+    """Batches that come then have offsets of those segments, which must not be back with the next start."""
+    root = tmp_path / "log"
+    directory = opened(root)
+    log = directory.open_log("t", 0, create=True)
+    log.assign_epoch(1, 0)
+    fill(log, [2] * 4, leader_epoch=1)
+    log.flush()
+    directory.write_checkpoints({})
+    fill(log, [2] * 36, leader_epoch=1)
+    bases, folder = log.segment_base_offsets, log.folder
+    directory.close(clean=False)
+    assert len(bases) > 3
+    for base in bases[1:]:
+        (folder / f"{base:020d}.log").write_bytes(b"")
+    first = folder / f"{0:020d}.log"
+    first.write_bytes(first.read_bytes()[: scan(first.read_bytes())[-1].position + 1])
+    with pytest.MonkeyPatch.context() as patch:
+        recorder = Recorder(root, patch)
+        directory = opened(root)
+        log = directory.open_log("t", 0, create=False)
+        assert log.recovery.bytes_cut == 1 and log.segment_base_offsets == (0,)
+        fill(log, [3] * 2, leader_epoch=1)
+        assert log.log_end_offset > bases[1]
+    directory.close(clean=False)
+    fast(monkeypatch)
+    for named in range(len(recorder.ops) + 1):
+        kept = {op: op.kind == DATA or number < named for number, op in enumerate(recorder.ops)}
+        crashed = tmp_path / f"crashed-{named}"
+        recorder.crash(len(recorder.ops), kept.__getitem__).put(crashed)
+        directory = opened(crashed)
+        log = directory.open_log("t", 0, create=False)
+        assert offsets(log) == list(range(log.log_end_offset))
+        directory.close(clean=False)
