@@ -26,10 +26,10 @@ class Authority:
         self._path = folder / f"{name}.pem"
         self._path.write_bytes(_pem(root.sign(self._key, hashes.SHA256())))
 
-    def files(self, uri: str, *, valid: datetime.timedelta = DAY) -> TlsFiles:
-        """Certificate and key for a URI; a negative `valid` is a certificate that has expired."""
+    def files(self, uri: str, *more: str, valid: datetime.timedelta = DAY) -> TlsFiles:
+        """Certificate and key for a URI, or several; a negative `valid` is a certificate that has expired."""
         key = ec.generate_private_key(ec.SECP256R1())
-        names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri)])
+        names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(each) for each in (uri, *more)])
         builder = self._builder(x509.Name([]), key, valid).add_extension(names, critical=True)
         base = self._folder / uri.replace("/", "_").replace(":", "")
         base.with_suffix(".crt").write_bytes(_pem(builder.sign(self._key, hashes.SHA256())))

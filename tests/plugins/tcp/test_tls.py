@@ -131,6 +131,20 @@ async def test_a_certificate_speaks_for_one(tmp_path, identity, uri, words):
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("uris", [("isr://kit/7", "isr://kit/8"), ("isr://kit/8", "isr://kit/7")])
+async def test_a_certificate_with_two_names_speaks_for_nobody(tmp_path, uris):
+    authority = Authority(tmp_path)
+    async with trio.open_nursery() as nursery:
+        accepted = []
+        url = await listen(nursery, Security(tls=authority.files("isr://kit/1")), accepted)
+        both = Security(tls=authority.files(*uris))
+        for node_id in (7, 8):
+            with pytest.raises(AuthError, match="nobody"):
+                await connect(url, identity=Identity("kit", node_id, 1), nursery=nursery, security=both)
+        assert not accepted
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_client_does_not_pass_for_a_node(tmp_path):
     authority = Authority(tmp_path)
     files = authority.files("isr://kit/client")
