@@ -2,6 +2,7 @@
 
 import array
 import contextlib
+import errno
 import fcntl
 import gc
 import itertools
@@ -261,6 +262,18 @@ async def other_side_has_read(one, other):
     await other.recv()
 
 
+async def test_a_deleted_file_stays_open_for_a_frame_that_has_it_beside_a_new_one(log_file, tmp_path):
+    with opened(tmp_path / "gone", "wb+") as gone:
+        gone.write(CONTENT[:100_000])
+        gone.flush()
+        async with two_links() as (one, other):
+            (await pass_on(one, other, FileSlice(gone.fileno(), 0, 100_000))).release()
+            os.unlink(tmp_path / "gone")
+            parts = FileSlice(gone.fileno(), 7, 90_000), FileSlice(log_file.fileno(), 5, 90_000)
+            with await pass_on(one, other, *parts) as payload:
+                assert payload.view() == CONTENT[7:90_007] + CONTENT[5:90_005]
+
+
 async def test_more_files_in_a_frame_than_may_be_open(tmp_path):
     for number in range(100):
         (tmp_path / f"{number}").write_bytes(b"%9d" % number * 1000)
@@ -279,6 +292,23 @@ async def test_who_has_no_descriptor_left_is_sent_bytes(log_file, monkeypatch):
         monkeypatch.setattr(_files, "_reopened", refuse)
         payload = await pass_on(one, other, FileSlice(log_file.fileno(), 0, 1 << 20))
         assert payload.source == "pooled" and payload.view() == CONTENT[: 1 << 20]
+
+
+async def test_a_file_that_could_not_go_on_its_way_is_handed_over_with_a_later_frame(log_file, monkeypatch):
+    sendmsg, refused = socket.socket.sendmsg, []
+
+    def once(self, buffers, ancillary=(), *more):
+        if ancillary and not refused:
+            refused.append(ancillary)
+            raise OSError(errno.ETOOMANYREFS, "too many references")
+        return sendmsg(self, buffers, ancillary, *more)
+
+    monkeypatch.setattr(socket.socket, "sendmsg", once)
+    async with two_links() as (one, other):
+        for source in ("pooled", "range"):
+            with await pass_on(one, other, FileSlice(log_file.fileno(), 3, 200_000)) as payload:
+                assert payload.source == source and payload.view() == CONTENT[3:200_003]
+    assert refused
 
 
 async def test_a_process_gives_a_part_of_its_descriptors_to_files(log_file, monkeypatch):
