@@ -177,6 +177,27 @@ async def test_certificates_that_nobody_believes(tmp_path, caplog):
     assert "not trusted" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("latest", "is_served"), [(ssl.TLSVersion.TLSv1_2, False), (ssl.TLSVersion.TLSv1_3, True)]
+)
+async def test_no_link_is_older_than_tls_1_3(env, latest, is_served):
+    files, context = env.files_for(Identity("kit", 7, 1)), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.maximum_version = False, latest
+    context.load_cert_chain(files.certificate, files.key)
+    context.load_verify_locations(files.authorities)
+    async with trio.open_nursery() as nursery:
+        host, port = split_host_port(URL.parse(await listen(nursery, env.security_for(NODE))))
+        stream = trio.SSLStream(await trio.open_tcp_stream(host, port), context)
+        with trio.fail_after(30):
+            try:
+                await stream.do_handshake()
+            except trio.BrokenResourceError:
+                assert not is_served
+            else:
+                assert is_served
+        nursery.cancel_scope.cancel()
+
+
 async def test_renewed_certificates_are_for_the_next_link(tmp_path):
     authority = Authority(tmp_path)
     files = authority.files("isr://kit/1", valid=-DAY)
