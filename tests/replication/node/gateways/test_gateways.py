@@ -205,6 +205,17 @@ async def test_a_parked_call_ends_with_its_client_and_is_not_answered(tmp_path: 
         assert not service._calls  # type: ignore[attr-defined]
 
 
+async def test_a_question_that_is_cancelled_is_not_parked_any_more(tmp_path: Path) -> None:
+    async with node_at(tmp_path):
+        await make_topic()
+        serving = Probe.service._replicas.broker.serving  # type: ignore[attr-defined]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Probe.service.ask, Client(), fetch(0, wait_ms=60_000))
+            await until(lambda: bool(serving.parked), "it is parked")
+            nursery.cancel_scope.cancel()
+        assert not serving.parked
+
+
 async def test_nothing_is_kept_of_a_client_that_is_gone(tmp_path: Path) -> None:
     """Until then the node goes by what the client was given to read."""
     async with node_at(tmp_path):
