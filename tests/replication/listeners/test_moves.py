@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from insync.replication import Consumer, Producer
+from insync.replication.client import ClientError
 from insync.replication.client.producer._transactions import Transactions
 from insync.replication.client.transaction_errors import TransactionOutcomeUnknownError
 from insync.replication.core.types import PartitionId
@@ -182,6 +183,35 @@ async def test_a_commit_of_which_nobody_knows_is_asked_about_and_its_records_are
     assert sorted(seen) == list(range(COUNT)) and calls >= 3
     assert sorted(int(value or b"-1") for value in await written(servers)) == list(range(COUNT))
     assert await committed(servers, "g") == {0: COUNT // 2, 1: COUNT // 2}
+
+
+async def test_records_of_a_transaction_that_is_repeated_are_counted_once(
+    servers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, calls = Producer.commit, 0
+
+    async def refused(self: Producer) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise ClientError("not now")
+        await commit(self)
+
+    monkeypatch.setattr(Producer, "commit", refused)
+    one = Listener(servers, group_id="g", topics=["t"], transactional_id_prefix="twice")
+    seen: list[int] = []
+
+    @one.handler
+    async def handle(record: Any, producer: Any) -> None:
+        seen.append(int(record.value))
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.run)
+            await until(lambda: len(set(seen)) == COUNT and not one.status().lag)
+            one.stop()
+    status = one.status()
+    assert (status.handled, status.commit_failures) == (COUNT, 1) and len(seen) > COUNT
 
 
 @pytest.mark.parametrize("dead_letter", ["", "out"])
