@@ -17,7 +17,9 @@ def bring_to_device(segments: Sequence[Segment], start: int, end: int) -> None:
     for segment, following in pairwise(segments):
         if segment.base_offset >= end:
             break
-        if following.base_offset > start:
+        # One that ends at `start` may have been cut there; should what was cut off come back, the next one would
+        # contradict it.
+        if following.base_offset >= start:
             segment.flush()
         if not segment.indexes_synced:
             segment.sync_indexes()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import attrs
 import pytest
 
-from insync.storage import CorruptLogError, DiskLog, LogDirectory, LogSettings
+from insync.storage import CorruptLogError, DiskLog, LogDirectory, LogSettings, StorageError
 from insync.storage.batch import build_batch, records, scan
 
 from .building import all_bytes, append, fill, offsets
@@ -283,3 +284,64 @@ def test_power_fails_behind_a_recovery_that_dropped_segments(tmp_path: Path, mon
         log = directory.open_log("t", 0, create=False)
         assert offsets(log) == list(range(log.log_end_offset))
         directory.close(clean=False)
+
+
+def value_of(log: DiskLog, size: int) -> None:
+    append(log, build_batch([None], [bytes(size)], timestamps_ms=1000), leader_epoch=1)
+
+
+def full(patch: pytest.MonkeyPatch) -> None:
+    """The next write finds room for a part of it alone."""
+    write = os.pwritev
+
+    def half(fd: int, buffers: Sequence[bytes], position: int) -> int:
+        patch.setattr(os, "pwritev", write)
+        write(fd, [bytes(buffers[0])[:40]], position)
+        raise OSError(errno.ENOSPC, "no space left")
+
+    patch.setattr(os, "pwritev", half)
+
+
+@pytest.mark.parametrize("cut_by", ["recovery", "a failed write"])
+def test_power_fails_when_a_segment_was_cut_where_it_was_flushed_and_another_one_was_begun(
+    tmp_path: Path, monkeypatch, cut_by: str
+) -> None:
+    """The device may have what was cut off; all that was flushed comes back though."""
+    root = tmp_path / "log"
+    directory = opened(root)
+    log = directory.open_log("t", 0, create=True)
+    log.assign_epoch(1, 0)
+    for _ in range(3):
+        value_of(log, 200)
+    log.flush()
+    directory.write_checkpoints({})
+    if cut_by == "recovery":
+        value_of(log, 50)
+        directory.close(clean=False)
+        path = log.folder / f"{0:020d}.log"
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.MonkeyPatch.context() as patch:
+        recorder = Recorder(root, patch)
+        if cut_by == "recovery":
+            directory = opened(root)
+            log = directory.open_log("t", 0, create=False)
+        else:
+            with pytest.MonkeyPatch.context() as inner:
+                full(inner)
+                with pytest.raises(StorageError):
+                    value_of(log, 50)
+        assert log.log_end_offset == log.recovery_point == 3
+        cut = len(recorder.ops)
+        value_of(log, 600)
+        assert len(log.segment_base_offsets) == 2
+        log.flush()
+        directory.write_checkpoints({})
+    directory.close(clean=False)
+    fast(monkeypatch)
+    # The half of a write may have come to the device, and the cut not.
+    kept = {op for op in recorder.ops[: cut - 1] if op.kind == DATA}
+    recorder.crash(len(recorder.ops), kept.__contains__).put(tmp_path / "crashed")
+    directory = opened(tmp_path / "crashed")
+    log = directory.open_log("t", 0, create=False)
+    assert offsets(log) == [0, 1, 2, 3]
+    directory.close(clean=False)

@@ -151,6 +151,48 @@ async def test_a_listener_that_has_left_its_group_commits_no_dead_letter(
     assert await written(servers) == []
 
 
+async def test_a_dead_letter_of_a_partition_that_was_lost_meanwhile_counts_for_nothing(
+    servers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Listener(
+        servers,
+        group_id="g",
+        topics=["t"],
+        transactional_id_prefix="dead",
+        concurrency=2,
+        retries=0,
+        dead_letter="out",
+    )
+    send, waits, go_on = Producer.send_and_wait, trio.Event(), trio.Event()
+
+    async def late(self: Producer, *given: Any, **options: Any) -> Any:
+        waits.set()
+        await go_on.wait()
+        return await send(self, *given, **options)
+
+    monkeypatch.setattr(Producer, "send_and_wait", late)
+
+    @one.handler
+    async def handle(record: Any, producer: Any) -> None:
+        if record.partition == 0:
+            raise ValueError("for the dead letters")
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.run)
+            await waits.wait()
+            engine = one._engine
+            assert engine is not None
+            async with trio.open_nursery() as meanwhile:
+                # As the consumer says it when the group has gone on without this member; it may be back already.
+                meanwhile.start_soon(engine.on_lost, [("t", 0)])
+                await until(lambda: ("t", 0) not in engine.commits.partitions)
+                go_on.set()
+            one.stop()
+    assert 0 not in await committed(servers, "g")
+    assert await written(servers) == []
+
+
 async def test_a_commit_of_which_nobody_knows_is_asked_about_and_its_records_are_not_handled_again(
     servers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
