@@ -114,8 +114,9 @@ class Transacting:
     async def _commit(self, lane: Lane, producer: Producer, records: Sequence[ConsumerRecord]) -> bool:
         following = records[-1].offset + 1
         metadata = self._engine.consumer.group_metadata()
-        if not metadata.member_id:
-            # The group has moved on without this member, and offsets without a member would be accepted.
+        if lane.is_lost or not metadata.member_id:
+            # The group has moved on without this member, which may be one again, of other partitions. Offsets
+            # without a member would be accepted.
             lane.lose()
             await producer.intake.leave()
             return False
