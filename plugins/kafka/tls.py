@@ -51,7 +51,7 @@ class TlsStream:
         """Bytes that `send` got rid of so far, before they were encrypted."""
 
     async def prepare(self) -> str:
-        """Shake hands; the name in the client's certificate, empty if it has shown none.
+        """Shake hands; the common name in the client's certificate, empty if it has shown none, or several.
 
         Raises:
           LinkBroken: The client speaks something else, is not believed, or takes too long.
@@ -66,7 +66,7 @@ class TlsStream:
         self._below.turns = None
         shown = self._stream.getpeercert() or {}
         names = [value for part in shown.get("subject", ()) for key, value in part if key == "commonName"]
-        return str(names[-1]) if names else ""
+        return str(names[0]) if len(names) == 1 else ""
 
     async def receive_into(self, buffer: memoryview, at_least: int = 1) -> int:
         """See `insync.transport.ByteStream`."""

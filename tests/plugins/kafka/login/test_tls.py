@@ -43,9 +43,9 @@ class Authority:
         self.path = folder / f"{name}.pem"
         self.path.write_bytes(root.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str) -> tuple[Path, Path]:
+    def issue(self, name: str, *more: str) -> tuple[Path, Path]:
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, each) for each in (name, *more)])
         here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
         made = (
             self._builder(subject, key).add_extension(here, critical=False).sign(self._key, hashes.SHA256())
@@ -201,6 +201,30 @@ async def test_a_connection_that_was_aborted_is_closed_like_any_other(tmp_path: 
             await stream.prepare()
         stream.abort()
         await stream.aclose()
+    there.close()
+
+
+@pytest.mark.parametrize(("names", "known"), [(["a"], "a"), (["a", "b"], ""), (["b", "a"], "")])
+async def test_a_certificate_with_several_names_identifies_nobody(
+    tmp_path: Path, names: list[str], known: str
+) -> None:
+    authority = Authority(tmp_path, "authority")
+    certificate, key = authority.issue("node")
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    there.setblocking(False)
+    made = context(str(certificate), str(key), str(authority.path))
+    stream = TlsStream(here, made, Endpoint("kafka+tls", "127.0.0.1:0"), trio.Lock())
+    shown = ssl.create_default_context(cafile=authority.path)
+    shown.load_cert_chain(*authority.issue(*names))
+    client = trio.SSLStream(
+        trio.SocketStream(trio.socket.from_stdlib_socket(there)), shown, server_hostname="127.0.0.1"
+    )
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.do_handshake)
+            assert await stream.prepare() == known
+    await stream.aclose()
     there.close()
 
 
