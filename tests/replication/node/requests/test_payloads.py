@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import trio
 
+from insync.replication.core import messages as m
 from insync.replication.core.broker.producing.payloads import MalformedBatchError, RefusedBatchError
 from insync.replication.core.errors import ErrorCode
 from insync.replication.node.requests._payloads import NO_PAYLOAD, SharedPayload
+from insync.replication.node.requests._produces import Produces
 from insync.transport._payload import PayloadPool
 from tests.storage.building import batch
 
@@ -93,3 +98,19 @@ def test_a_huge_payload_takes_memory_as_it_is_filled() -> None:
 
 def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+async def test_one_that_cannot_be_read_is_given_back_and_its_request_fails() -> None:
+    """A client may truncate the file whose ranges it has handed over."""
+    done: list[object] = []
+
+    def unreadable() -> memoryview:
+        raise OSError(errno.EIO, "the file is shorter now")
+
+    payload = SimpleNamespace(size=10, view=unreadable, release=lambda: done.append("released"))
+    message = m.ProduceRequest(acks=-1, timeout_ms=1000, partitions=[])
+    request = SimpleNamespace(message=message, payload=payload, fail=lambda code, _: done.append(code))
+    node = SimpleNamespace(quotas=SimpleNamespace(is_limited=False), settle=None)
+    async with trio.open_nursery() as nursery:
+        Produces(node, nursery).serve(request)  # type: ignore[arg-type]
+    assert done == ["released", ErrorCode.INVALID_REQUEST]
