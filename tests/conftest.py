@@ -57,17 +57,20 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def _group(item: pytest.Item) -> str:
-    """All that share Spark's JVM; all of a file, which may share more; a slow test that shares nothing, by itself.
+    """All that share Spark's JVM, or the nodes of a package; all of a file, which may share more; a slow test that
+    shares nothing, by itself.
 
     In one group the slow tests of a file would keep one process at work when all others have ended.
     """
     assert isinstance(item, pytest.Function)
-    fixtures = [each[-1] for each in item._fixtureinfo.name2fixturedefs.values()]
-    # Pytest's own of a session, such as the place of temporary folders, belong to no file or folder: no `baseid`.
-    shared = {each.argname for each in fixtures if each.scope != "function" and each.baseid}
-    if "spark" in shared:
+    # Pytest's own fixtures of a session, such as the place of temporary folders, have no `baseid`.
+    fixtures = [each[-1] for each in item._fixtureinfo.name2fixturedefs.values() if each[-1].baseid]
+    if any(each.argname == "spark" for each in fixtures):
         return "spark"
-    if item.get_closest_marker("slow") and not shared:
+    for each in fixtures:
+        if each.scope == "package":
+            return each.baseid
+    if item.get_closest_marker("slow") and all(each.scope == "function" for each in fixtures):
         return f"{item.path}::{item.originalname}"
     return str(item.path)
 

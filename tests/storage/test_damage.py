@@ -80,6 +80,7 @@ def raises_last_epoch(last: BatchInfo, at: int, bit: int, data: bytes) -> bool:
     return field and not sign and not data[at] >> bit & 1
 
 
+@pytest.mark.slow
 def test_a_flip_in_every_byte_is_cut_or_refused_never_served(folder: Path) -> None:
     data = log_file(folder).read_bytes()
     infos = scan(data)

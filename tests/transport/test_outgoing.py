@@ -162,6 +162,7 @@ def test_payloads_are_the_same(parts):
         assert outcome(function, parts) == outcome(twin(function), parts)
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(SEQUENCES, st.integers(-1, 12) | st.sampled_from([len(LONG), len(LONG) + 1, 1 << 70, True, 5.0]))
 @example([b"123", bytearray(b"45")], 5)

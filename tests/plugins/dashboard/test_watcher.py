@@ -293,6 +293,7 @@ def test_the_process_serves_pages_without_a_cluster_and_ends_when_it_is_told_to(
             process.kill()
 
 
+@pytest.mark.slow
 def test_a_local_cluster_brings_its_dashboard_which_ends_with_it(tmp_path: Path) -> None:
     command = [
         sys.executable,

@@ -73,7 +73,7 @@ def running_cluster(
                 process.stdout.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster() -> Iterator[Cluster]:
     """Three nodes that the tests of real clients share; each test has topics of its own."""
     with running_cluster() as made:

@@ -87,6 +87,7 @@ async def test_a_burst_has_a_larger_buffer_while_it_lasts(
         assert (told.error_code, told.base_offset) == (0, COUNT)
 
 
+@pytest.mark.slow
 async def test_the_memory_of_large_frames_is_used_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,7 @@ async def link_of(node: Node) -> Any:
     return link
 
 
+@pytest.mark.slow
 async def test_room_for_what_was_declared_and_never_came_is_given_back(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         for _ in range(5):
@@ -287,6 +288,7 @@ def _is_still(link: Any, now: float) -> bool:
     return bool(before == link._seen_sent and link._moved < now)
 
 
+@pytest.mark.slow
 async def test_idle_connections_make_room_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -433,6 +435,7 @@ async def test_batches_are_counted_until_they_are_written(tmp_path: Path, partit
         assert seen[1] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
 async def test_a_batch_that_inflates_too_far_is_refused(
     tmp_path: Path, codec: Literal["gzip", "lz4", "zstd"]

@@ -132,6 +132,7 @@ async def test_what_clients_said_with_an_offset(
         assert await told("plain", [1] * OFTEN) == [(1, 1, 0, 0)] * OFTEN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classic", "consumers"])
 async def test_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     async with at_a_node(tmp_path, "t") as client:
@@ -197,6 +198,7 @@ async def test_settings_of_what_is_named_twice(tmp_path: Path) -> None:
         assert 1 <= described - again.MOST_AGAIN / len(first.configs) < 2
 
 
+@pytest.mark.slow
 async def test_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: Turns) -> None:  # noqa: F811
     """And the settings of many topics are described in several turns of the loop."""
     monkeypatch.setattr(again, "MOST_AGAIN", 0)

@@ -81,6 +81,7 @@ pieces = st.tuples(
 """Of a chunk: whether it comes later than what is before it, its kind and its size."""
 
 
+@pytest.mark.slow
 @given(
     what=st.lists(pieces, min_size=1, max_size=8),
     cuts=st.lists(st.integers(0, 500) | st.integers(0, 3 * ALL_AT_ONCE), max_size=3),

@@ -45,7 +45,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     spark.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[NodeProcess]]:
     """Three node processes that no test harms."""
     # A loaded machine may stop a process for longer than a session lasts by default.
@@ -53,13 +53,13 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[NodeProcess
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def servers(nodes: list[NodeProcess]) -> str:
     """The bootstrap servers of `nodes`, as an option's value."""
     return ",".join(node.endpoint for node in nodes)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def admin(servers: str) -> Iterator[BlockingAdmin]:
     with BlockingAdmin(servers) as admin:
         yield admin

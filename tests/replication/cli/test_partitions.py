@@ -12,6 +12,7 @@ from insync.replication.cli.topic import _remarks
 from tests.processes import STEADY, cluster
 
 
+@pytest.mark.slow
 def test_partitions_are_moved_listed_and_given_back_to_preferred_leaders(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def standing_still(folder: Path, node: NodeProcess | None) -> Iterator[None]:
             os.kill(node.process.pid, signal.SIGCONT)
 
 
+@pytest.mark.slow
 async def test_a_node_that_is_stopped_in_a_commit_leaves_the_isr_and_acks_go_on(tmp_path: Path) -> None:
     """The controller stands still while it writes a large topic; the other node takes over within its session."""
     with cluster(tmp_path, 2) as nodes:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
+import pytest
 
 from tests.processes import cluster
 
@@ -59,6 +60,7 @@ def on_a_terminal(*arguments: str) -> Iterator[Screen]:
         os.close(ours)
 
 
+@pytest.mark.slow
 def test_top_renews_its_picture_until_it_is_interrupted(tmp_path: Path) -> None:
     with cluster(tmp_path, 2) as nodes:
         servers = ",".join(node.endpoint for node in nodes)

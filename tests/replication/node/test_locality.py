@@ -68,6 +68,7 @@ async def test_one_machine_speaks_by_shared_memory_without_being_told(tmp_path: 
         assert all(url.startswith("shm://") for url in followed), followed
 
 
+@pytest.mark.slow
 async def test_more_is_asked_for_where_files_are_handed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,7 @@ def write(librdkafka: Any, given: dict[str, Any], topic: str, size: int = 100) -
     return told[0]
 
 
+@pytest.mark.slow
 def test_a_client_that_checks_the_node_and_shows_a_certificate(librdkafka: Any, tmp_path: Path) -> None:
     authority, stranger = Authority(tmp_path, "authority"), Authority(tmp_path, "stranger")
     certificate, key = authority.issue("node")

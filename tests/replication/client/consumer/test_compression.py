@@ -15,6 +15,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 VALUES = [b"line %d of text that is much like the others" % n for n in range(500)]
 
 
+@pytest.mark.slow
 async def test_every_codec_passes_through_a_node_as_it_is(tmp_path: Path) -> None:
     with cluster(tmp_path, 1) as nodes:
         servers = [nodes[0].endpoint]

@@ -495,6 +495,7 @@ async def test_a_producer_and_its_unfinished_sends_are_collected(way):
         assert accumulator.is_gone()
 
 
+@pytest.mark.slow
 async def test_one_that_never_began_is_collected_with_its_arguments(way):
     async with fake_cluster(nodes=1, t=1) as cluster, Producer(cluster.urls) as producer:
 

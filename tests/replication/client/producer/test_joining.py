@@ -112,6 +112,7 @@ def _content(batch: Batch) -> tuple[object, ...]:
 PARTITIONERS: list[Any] = ["default", "sticky", "round_robin", lambda topic, key, count: 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitioner", PARTITIONERS, ids=["default", "sticky", "round_robin", "function"])
 async def test_all_ways_come_to_the_same(partitioner, monkeypatch):
     """Of thousands of records, keyed or not, with full memory, batches that are taken, and new partitions.

@@ -41,6 +41,7 @@ async def nothing(_: Delivery) -> None:
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("then", "count"), [(nothing, 1), (look, 0), (ask, 0)])
 async def test_on_trio(then: Callable[[Delivery], Any], count: int, caplog: pytest.LogCaptureFixture) -> None:
     async with fake_cluster(nodes=1, t=1) as cluster:

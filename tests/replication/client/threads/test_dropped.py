@@ -57,6 +57,7 @@ def heard() -> Iterator[list[warnings.WarningMessage]]:
         yield found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [BlockingProducer, BlockingConsumer, BlockingAdmin])
 def test_threads_and_connections_end(
     make: Callable[[list[str]], Any], threaded: ThreadedCluster, heard: list[warnings.WarningMessage]
@@ -88,6 +89,7 @@ def test_what_is_closed_says_nothing(threaded: ThreadedCluster, heard: list[warn
     assert not warned(heard) and ours() <= before
 
 
+@pytest.mark.slow
 def test_replicated_state(tmp_path: Path, heard: list[warnings.WarningMessage]) -> None:
     before = ours()
     with processes(tmp_path, 1) as nodes:

@@ -27,6 +27,7 @@ def by_folder(path: Path) -> None:
     path.mkdir()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", [remove, cut, by_folder])
 async def test_the_directory_stays_in_use(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, harm: Callable[[Path], None]

@@ -74,6 +74,7 @@ async def test_all_nodes_killed_at_once_come_back_by_themselves(tmp_path: Path) 
             assert node.stop() == 0
 
 
+@pytest.mark.slow
 async def test_a_rolling_restart_fails_no_write(tmp_path: Path) -> None:
     """Each node is stopped as an operator does it, one after the other, under load with acks=all."""
     with contextlib.ExitStack() as stack:
