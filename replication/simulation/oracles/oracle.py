@@ -537,15 +537,16 @@ class Oracle:
     def _gives_up_least(
         self, record: PartitionRecord, facts: PartitionFacts, infos: Mapping[int, LogInfo]
     ) -> None:
-        """No replica that has told of its log, and lives, holds a committed record that the new leader lacks."""
-        chosen, live = self._cluster.nodes[record.leader], self._cluster.store.live
+        """No replica that has told of its log, and can lead, holds a committed record that the new leader lacks."""
+        chosen, store = self._cluster.nodes[record.leader], self._cluster.store
         if chosen.lost_data:
             return  # since it told; its next process says so
         held = facts.agreed(self.disk_of(chosen.id, record.id))
         for node, info in infos.items():
-            disk = self.disk_of(node, record.id)
-            # A log whose records are all deleted knows no epoch, and has none that could be lost.
-            if live.get(node) == info.incarnation and disk.start < disk.end:
+            disk, lives = self.disk_of(node, record.id), store.live.get(node) == info.incarnation
+            # A log whose records are all deleted knows no epoch, and has none that could be lost. One whose
+            # directory has failed since cannot lead.
+            if lives and disk.start < disk.end and record.id not in store.nodes[node].offline:
                 more = facts.agreed(disk)
                 require(
                     more <= held,
