@@ -538,15 +538,15 @@ class Oracle:
         self, record: PartitionRecord, facts: PartitionFacts, infos: Mapping[int, LogInfo]
     ) -> None:
         """No replica that has told of its log, and can lead, holds a committed record that the new leader lacks."""
-        chosen, store = self._cluster.nodes[record.leader], self._cluster.store
+        chosen = self._cluster.nodes[record.leader]
+        usable = self._cluster.store.reading().live_for(record.id, leaving=True)
         if chosen.lost_data:
             return  # since it told; its next process says so
         held = facts.agreed(self.disk_of(chosen.id, record.id))
         for node, info in infos.items():
-            disk, lives = self.disk_of(node, record.id), store.live.get(node) == info.incarnation
-            # A log whose records are all deleted knows no epoch, and has none that could be lost. One whose
-            # directory has failed since cannot lead.
-            if lives and disk.start < disk.end and record.id not in store.nodes[node].offline:
+            disk = self.disk_of(node, record.id)
+            # A log whose records are all deleted knows no epoch, and has none that could be lost.
+            if usable.get(node) == info.incarnation and disk.start < disk.end:
                 more = facts.agreed(disk)
                 require(
                     more <= held,
