@@ -94,10 +94,7 @@ class Nodes:
 
     def end(self) -> None:
         for node in self._running.values():
-            if node.process.poll() is None:
-                node.kill()
-            if node.process.stdout is not None:
-                node.process.stdout.close()
+            node.kill()
 
 
 class Feeder:

@@ -63,8 +63,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             yield Place(page, url, node)
     finally:
         node.kill()
-        assert node.process.stdout is not None
-        node.process.stdout.close()
 
 
 def test_transactions_that_are_open_or_hang_are_shown_and_one_is_ended(place: Place) -> None:

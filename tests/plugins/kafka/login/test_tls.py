@@ -6,8 +6,8 @@ import datetime
 import ipaddress
 import socket
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -183,50 +183,47 @@ async def test_who_does_not_shake_hands_is_sent_away(tmp_path: Path) -> None:
                     pass
 
 
-async def test_a_connection_that_was_aborted_is_closed_like_any_other(tmp_path: Path) -> None:
-    """Closing it again raises nothing: what follows, such as telling the node that the client has gone, is done."""
-    authority = Authority(tmp_path, "authority")
+@asynccontextmanager
+async def shaken_hands(folder: Path, *names: str) -> AsyncIterator[tuple[TlsStream, str]]:
+    """The node's end after the handshake, closed with the block, and the name that it was shown.
+
+    names: the common names in the client's certificate; without any it shows none, and is asked for none.
+    """
+    authority = Authority(folder, "authority")
     certificate, key = authority.issue("node")
     here, there = socket.socketpair()
     here.setblocking(False)
     there.setblocking(False)
-    made = context(str(certificate), str(key), None)
+    made = context(str(certificate), str(key), str(authority.path) if names else None)
     stream = TlsStream(here, made, Endpoint("kafka+tls", "127.0.0.1:0"), trio.Lock())
     trusted = ssl.create_default_context(cafile=authority.path)
+    if names:
+        trusted.load_cert_chain(*authority.issue(*names))
     client = trio.SSLStream(
         trio.SocketStream(trio.socket.from_stdlib_socket(there)), trusted, server_hostname="127.0.0.1"
     )
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.do_handshake)
-            await stream.prepare()
-        stream.abort()
+            name = await stream.prepare()
+        yield stream, name
         await stream.aclose()
     there.close()
+
+
+async def test_a_connection_that_was_aborted_is_closed_like_any_other(tmp_path: Path) -> None:
+    """Closing it again raises nothing: what follows, such as telling the node that the client has gone, is done."""
+    async with shaken_hands(tmp_path) as (stream, name):
+        assert name == ""
+        stream.abort()
 
 
 @pytest.mark.parametrize(("names", "known"), [(["a"], "a"), (["a", "b"], ""), (["b", "a"], "")])
 async def test_a_certificate_with_several_names_identifies_nobody(
     tmp_path: Path, names: list[str], known: str
 ) -> None:
-    authority = Authority(tmp_path, "authority")
-    certificate, key = authority.issue("node")
-    here, there = socket.socketpair()
-    here.setblocking(False)
-    there.setblocking(False)
-    made = context(str(certificate), str(key), str(authority.path))
-    stream = TlsStream(here, made, Endpoint("kafka+tls", "127.0.0.1:0"), trio.Lock())
-    shown = ssl.create_default_context(cafile=authority.path)
-    shown.load_cert_chain(*authority.issue(*names))
-    client = trio.SSLStream(
-        trio.SocketStream(trio.socket.from_stdlib_socket(there)), shown, server_hostname="127.0.0.1"
-    )
-    with trio.fail_after(PATIENCE):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(client.do_handshake)
-            assert await stream.prepare() == known
-    await stream.aclose()
-    there.close()
+    async with shaken_hands(tmp_path, *names) as (_, name):
+        assert name == known
 
 
 async def test_of_many_handshakes_one_goes_on_in_each_step_of_the_loop(tmp_path: Path) -> None:
