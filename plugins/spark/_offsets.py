@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 
+from ...replication.core.wording import first_of
 from ._options import MOST, Options
 from .errors import OffsetError, OptionError
 
@@ -248,7 +249,7 @@ def _check_all(name: str, given: Mapping[Partition, int], partitions: Sequence[P
 
 def _listed(partitions: set[Partition]) -> str:
     names = [f"{topic}-{number}" for topic, number in sorted(partitions)]
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return first_of(names, 5)
 
 
 @attrs.frozen

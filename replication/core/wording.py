@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def counted(count: int, noun: str, nouns: str = "", *, form: str = "d") -> str:
     """A number and what it counts: "1 partition", "3 partitions".
@@ -12,3 +14,13 @@ def counted(count: int, noun: str, nouns: str = "", *, form: str = "d") -> str:
       form: How the number is written, as `format` takes it; "," groups thousands.
     """
     return f"{count:{form}} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def first_of(parts: Sequence[object], shown: int, *, form: str = "d") -> str:
+    """The first `shown` of them: "a, b and 3 more". form: as for `counted`."""
+    return ", ".join(map(str, parts[:shown])) + and_more(len(parts), shown, form=form)
+
+
+def and_more(count: int, shown: int, *, form: str = "d") -> str:
+    """The end of a list that has `count` parts and shows some of them; empty if it shows all."""
+    return f" and {count - shown:{form}} more" if count > shown else ""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 from markupsafe import Markup
 
 from ....replication.cli.watching.measures import amount
+from ....replication.core.wording import and_more, first_of
 from .._changes import Change, in_words
 from .._findings import Finding
 from .._watcher import Watcher
@@ -182,10 +182,8 @@ def _behind(found: Finding) -> Markup:
         return Markup("")
     topics = list(dict.fromkeys(name for name, _ in found.partitions))
     names = [f"{name}-{partition}" for name, partition in found.partitions]
-    return Markup("<dt>Topics</dt><dd>{}{}</dd><dt>Partitions</dt><dd>{}{}</dd>").format(
-        joined(map(topic_link, topics[:NAMED]), ", "), _more(topics), ", ".join(names[:NAMED]), _more(names)
+    return Markup("<dt>Topics</dt><dd>{}{}</dd><dt>Partitions</dt><dd>{}</dd>").format(
+        joined(map(topic_link, topics[:NAMED]), ", "),
+        and_more(len(topics), NAMED, form=","),
+        first_of(names, NAMED, form=","),
     )
-
-
-def _more(names: Sequence[str]) -> str:
-    return f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""

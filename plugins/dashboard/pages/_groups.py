@@ -7,6 +7,7 @@ import time
 from markupsafe import Markup
 
 from ....replication.core.types import PartitionId
+from ....replication.core.wording import first_of
 from .._watcher import MOST_GROUPS, Watcher
 from . import _draw
 from ._markup import badge, facts, joined, link, moment, note, section, table, topic_link, whole
@@ -143,8 +144,7 @@ def _state(state: str) -> Markup:
 
 
 def _places(partitions: list[PartitionId]) -> str:
-    shown = ", ".join(map(str, sorted(partitions)[:30]))
-    return shown + (f" and {len(partitions) - 30} more" if len(partitions) > 30 else "") or "none"
+    return first_of(sorted(partitions), 30) or "none"
 
 
 def _events(watcher: Watcher, name: str = "") -> Markup:

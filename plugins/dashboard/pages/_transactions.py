@@ -6,7 +6,7 @@ import time
 
 from markupsafe import Markup
 
-from ....replication.core.wording import counted
+from ....replication.core.wording import counted, first_of
 from .._transactions import MOST_DESCRIBED
 from .._watcher import Watcher
 from ._markup import ago, badge, facts, joined, moment, note, section, table, topic_link
@@ -112,8 +112,7 @@ def _state(status: str) -> Markup:
 
 
 def _places(places: list[tuple[str, int]]) -> str:
-    shown = ", ".join(f"{topic}-{number}" for topic, number in sorted(places)[:PLACES])
-    return shown + (f" and {len(places) - PLACES} more" if len(places) > PLACES else "") or "none"
+    return first_of([f"{topic}-{number}" for topic, number in sorted(places)], PLACES) or "none"
 
 
 def _trouble(error: str, what: str) -> Markup:

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...core.control.internal_topics import STANDARD
-from ...core.wording import counted
+from ...core.wording import counted, first_of
 from ..clusters import Json, Servers, known, print_json, warnings_shown
 
 T = TypeVar("T")
@@ -194,7 +194,8 @@ def _print(seen: dict[str, Any]) -> None:
         unknown = f" ({counted(node['lag_unknown'], 'replica')} unknown)" if node["lag_unknown"] else ""
         held = f"leads {node['leads']}, {counted(node['replicas'], 'replica')}, lag {node['lag']}{unknown}"
         print(f"node {node['node_id']}{' ' if places else ''}{places}: {held}; {health}")
-    for line in troubles(seen):
+    wrong = list(troubles(seen))
+    for line in wrong:
         print(line)
     if seen["controller_id"] < 0:
         print(
@@ -212,7 +213,7 @@ def _print(seen: dict[str, Any]) -> None:
     lags: dict[str, dict[str, int]] = seen.get("group_lag") or {}
     for group in sorted(lags, key=lambda each: -sum(lags[each].values()))[:_SHOWN]:
         most = sorted(lags[group].items(), key=lambda each: -each[1])
-        told = _some([f"{at} {lag}" for at, lag in most])
+        told = first_of([f"{at} {lag}" for at, lag in most], _SHOWN)
         print(f"group {group} is {sum(lags[group].values())} behind: {told}")
     silent = [node["node_id"] for node in seen["nodes"] if not node["alive"]]
     if silent:
@@ -225,7 +226,7 @@ def _print(seen: dict[str, Any]) -> None:
             f"node {node['node_id']} has written nothing to the metadata store for "
             f"{node['store_age_ms'] / 1000:.0f} s: its view of the cluster may be that old"
         )
-    if not any(troubles(seen)) and not old:
+    if not wrong and not old:
         print("all partitions are fully replicated")
 
 
@@ -262,9 +263,5 @@ def _by(found: Iterable[T], cause: Callable[[T], Any]) -> dict[Any, list[T]]:
 
 def _partitions(names: Iterable[str]) -> str:
     """Those of users before those of topics that the nodes keep for themselves."""
-    return _some(sorted(names, key=lambda each: each.startswith("__")))
-
-
-def _some(parts: Sequence[str]) -> str:
-    more = f" and {len(parts) - _SHOWN} more" if len(parts) > _SHOWN else ""
-    return ", ".join(parts[:_SHOWN]) + more
+    ordered = sorted(names, key=lambda each: each.startswith("__"))
+    return first_of(ordered, _SHOWN)

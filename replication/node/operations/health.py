@@ -6,7 +6,7 @@ be restarted without any partition losing more than it can bear.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ import trio
 
 from ...core.messages import DescribeNodeResponse, HealthCheck, LogDirectoryInfo
 from ...core.types import PartitionId
-from ...core.wording import counted
+from ...core.wording import counted, first_of
 
 if TYPE_CHECKING:
     from .._replicas import Replicas
@@ -111,7 +111,7 @@ class Health:
             problems.append(f"{taken}: {why}" if why else taken)
         if unreadable := self._replicas.view.unreadable:
             left = "the previous values stand, if there are any, and are not changed; restore the right ones"
-            named = _some(sorted(unreadable))
+            named = first_of(sorted(unreadable), NAMED)
             number = counted(len(unreadable), "record")
             problems.append(f"{number} in the metadata store cannot be read: {named} ({left})")
         return _check("store", "; ".join(problems), "takes writes")
@@ -186,9 +186,4 @@ def _check(name: str, problem: str, detail: str) -> HealthCheck:
 
 def _named(partitions: Iterable[PartitionId], what: str) -> str:
     found = sorted(partitions)
-    return f"{counted(len(found), 'partition')} {what}: {_some(found)}" if found else ""
-
-
-def _some(found: Sequence[object]) -> str:
-    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    return f"{', '.join(map(str, found[:NAMED]))}{more}"
+    return f"{counted(len(found), 'partition')} {what}: {first_of(found, NAMED)}" if found else ""
