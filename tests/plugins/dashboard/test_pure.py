@@ -335,6 +335,9 @@ def test_one_cause_is_one_finding_with_its_partitions_behind_it() -> None:
     assert refused.title == "2 partitions refuse acks=all writes without nodes 2 and 3"
     assert refused.partitions == (("orders", 0), ("orders", 2)) and refused.severity == "error"
     assert still.key == "isr-orders-1" and still.partitions == (("orders", 1),)
+    more = partition(1, replicas=[1, 2, 3, 4], isr=[1, 2, 4])
+    found = findings(look(partition(0, isr=[1, 2]), more), ChangeLog())
+    assert [each.key for each in found] == ["isr-orders-0", "isr-orders-1"], "they tolerate different losses"
     *_, lost = findings(
         look(*(partition(number, leader=-1, isr=[3]) for number in numbers), silent=(3,)), ChangeLog()
     )

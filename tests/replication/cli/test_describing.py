@@ -100,7 +100,9 @@ def test_status_says_a_cause_once_with_the_partitions_behind_it() -> None:
     seen = {
         "leaderless": ["__consumer_offsets-4", *(f"t-{number}" for number in range(6))],
         "under_min_isr": ["t-7"],
-        "waiting": partitions(1, 2, ms=4_000, **{"for": 3}) + partitions(5, ms=9_000, **{"for": 2}),
+        "waiting": partitions(1, ms=4_000, **{"for": 3})
+        + partitions(2, ms=6_000, **{"for": 3})
+        + partitions(5, ms=9_000, **{"for": 2}),
         "under_replicated": [
             *partitions(*range(50), name="__consumer_offsets", isr=[1, 2], replicas=[1, 2, 3]),
             *partitions(8, 9, isr=[1, 2], replicas=[2, 3, 1]),
@@ -110,7 +112,7 @@ def test_status_says_a_cause_once_with_the_partitions_behind_it() -> None:
     assert list(troubles(seen)) == [
         "WITHOUT A LEADER: t-0, t-1, t-2, t-3, t-4 and 2 more",
         "takes no acks=all write, under min_insync_replicas: t-7",
-        "nothing is acknowledged (acks=all): t-1, t-2 wait for node 3, in the ISR and silent for 4 s",
+        "nothing is acknowledged (acks=all): t-1, t-2 wait for node 3, in the ISR and silent for 6 s",
         "nothing is acknowledged (acks=all): t-5 waits for node 2, in the ISR and silent for 9 s",
         "under-replicated: 52 partitions without node 3 in their ISRs: t-8, t-9, __consumer_offsets-0, "
         "__consumer_offsets-1, __consumer_offsets-2 and 47 more",

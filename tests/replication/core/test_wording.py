@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from insync.replication.core.wording import counted
+from insync.replication.core.wording import counted, first_of
 
 
 @pytest.mark.parametrize(
@@ -17,3 +17,11 @@ from insync.replication.core.wording import counted
 )
 def test_one_thing_is_not_several(told: str, said: str) -> None:
     assert told == said
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(0, ""), (1, "0"), (3, "0, 1, 2"), (4, "0, 1, 2 and 1 more"), (1003, "0, 1, 2 and 1,000 more")],
+)
+def test_of_a_list_the_first_are_named_and_the_others_counted(count: int, said: str) -> None:
+    assert first_of(range(count), 3, form=",") == said
