@@ -61,6 +61,7 @@ def test_an_obvious_change_is_noticed() -> None:
         "--only",
         f"^{re.escape(obvious)}$",
         "--json",
+        *("--rooms", "core", "--tests", "tests/replication/core/partition/test_isr_change.py"),
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=550)
     figures = json.loads(done.stdout)
@@ -136,7 +137,7 @@ from tests.mutants.mechanical.operators import sites
 from tests.mutants.mechanical.reach import REPLICATION, Reach
 from tests.mutants.mechanical.trial import attempt
 
-site = sites(REPLICATION, "core")[0]
+site = sites(REPLICATION, "metadata")[0]
 reach = Reach({site.file: {site.line: [sys.argv[1]]}}, {sys.argv[1]: 1.0})
 print(attempt(site, 1.0, reach, simulate=False).verdict)
 """
@@ -158,9 +159,9 @@ from tests.mutants.mechanical import __main__ as command
 from tests.mutants.mechanical.operators import sites
 from tests.mutants.mechanical.reach import REPLICATION, Reach
 
-site, test = sites(REPLICATION, "core")[0], sys.argv[1]
-command.measure = lambda rooms: Reach({site.file: {site.line: [test]}}, {test: 60.0})
-sys.argv[1:] = ["--rooms", "core", "--only", f"^{re.escape(site.id)}$", "--tests-only"]
+site, test = sites(REPLICATION, "metadata")[0], sys.argv[1]
+command.measure = lambda *of: Reach({site.file: {site.line: [test]}}, {test: 60.0})
+sys.argv[1:] = ["--rooms", "metadata", "--only", f"^{re.escape(site.id)}$", "--tests-only"]
 sys.exit(command.main())
 """
 
@@ -270,7 +271,7 @@ from tests.mutants.mechanical.operators import sites
 from tests.mutants.mechanical.reach import REPLICATION, Reach
 
 trial.PATIENCE = 1
-site, names = sites(REPLICATION, "core")[0], [f"{sys.argv[1]}::test_that_{each}" for each in sys.argv[2:]]
+site, names = sites(REPLICATION, "metadata")[0], [f"{sys.argv[1]}::test_that_{each}" for each in sys.argv[2:]]
 seconds = dict(zip(names, [0.01, 500.0]))
 print(trial.attempt(site, 1.0, Reach({site.file: {site.line: names}}, seconds), simulate=False).verdict)
 """

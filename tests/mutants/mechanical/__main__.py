@@ -37,7 +37,7 @@ def _try(everything: list[Site], chosen: argparse.Namespace) -> int:
     picked = _pick(everything, chosen)
     before = {} if chosen.results is None else tried_before(chosen.results, picked, chosen)
     todo = [site for site in picked if site.id not in before]
-    reach = measure({room_of(site.file) for site in todo}) if todo else None
+    reach = measure({room_of(site.file) for site in todo}, chosen.tests) if todo else None
     warm_up()
     tried = list(before.values())
     for site in todo:
@@ -66,6 +66,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="which sample (default 1)")
     parser.add_argument(
         "--seconds", type=float, default=20.0, help="processor time for each change (default 20)"
+    )
+    parser.add_argument(
+        "--tests", nargs="+", default=(), metavar="PATH", help="ask these unit tests (default: all of the rooms)"
     )
     parser.add_argument("--tests-only", action="store_true", help="ask the unit tests and not the simulator")
     parser.add_argument("--only", default="", metavar="REGEX", help="only changes whose id matches")
