@@ -55,7 +55,7 @@ PLANTS = [
         "a node decides nothing",
     ),
     (
-        "replication/node/_replicas.py",
+        "replication/node/driver.py",
         "from ..core.broker.membership.clocks import WallClocks",
         "a node decides nothing",
     ),
@@ -64,7 +64,7 @@ PLANTS = [
         "from ...core.broker.membership.proposing import Proposing",
         "a node decides nothing",
     ),
-    ("replication/node/_replicas.py", "from ..core.broker.timers import Timers", "a node decides nothing"),
+    ("replication/node/driver.py", "from ..core.broker.timers import Timers", "a node decides nothing"),
     (
         "replication/node/operations/metrics.py",
         "from ...core.groups.expiry import OffsetExpiry",

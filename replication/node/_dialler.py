@@ -29,7 +29,8 @@ from .logs._maintenance_thread import wall_clock_ms
 from .requests._payloads import NO_PAYLOAD, SharedPayload
 
 if TYPE_CHECKING:
-    from ._replicas import Replicas
+    from .operations.counters import Counters
+    from .ports import Driving
 
 log = logging.getLogger("insync.node")
 
@@ -42,11 +43,12 @@ TIME_INTERVAL = 0.25
 class Dialler:
     """`identity` and `security` are those of the node, known once its store has been opened."""
 
-    def __init__(self, node: Replicas, nursery: trio.Nursery) -> None:
+    def __init__(self, driver: Driving, counters: Counters, nursery: trio.Nursery) -> None:
         self.identity = Identity()
         self.security = Security()
         self.nursery = nursery
-        self._node = node
+        self._driver = driver
+        self._counters = counters
         self._time_due: dict[Hashable, float] = {}
         """When each leader is told this node's wall clock again."""
         self._handles: dict[int, RequestHandle | None] = {}
@@ -58,14 +60,13 @@ class Dialler:
             fx.Ask: self.ask,
             fx.GiveUp: self._give_up,
             fx.HangUp: self._hang_up,
-            fx.Suspect: lambda effect: node.store.suspect(effect.node, effect.reason),
             fx.SuspicionWrong: self._tell_wrong,
             fx.PeerFailing: self._tell_failing,
             fx.PartitionDamaged: self._tell_damaged,
         }
 
     def _tell_wrong(self, effect: fx.SuspicionWrong) -> None:
-        self._node.counters.wrong_suspicions += 1
+        self._counters.wrong_suspicions += 1
         log.warning("node %d was removed by mistake: it has registered again", effect.node.node_id)
 
     @staticmethod
@@ -151,7 +152,7 @@ class Dialler:
 
     def _is_time_due(self, connection: Hashable) -> bool:
         """Whether the leader is to be told the time here: now and then, because it costs a copy of the request."""
-        now = self._node.now()
+        now = self._driver.now()
         if now < self._time_due.get(connection, 0.0):
             return False
         self._time_due[connection] = now + TIME_INTERVAL
@@ -201,16 +202,16 @@ class Dialler:
             self._tell(ev.AskFailed(question=effect.question, reason=reason))
             return
         if effect.kind == Kind.FETCH:
-            self._node.counters.replication_bytes_in += payload.size
+            self._counters.replication_bytes_in += payload.size
         try:
-            self._node.step(_answered(question=effect.question, message=message, payload=payload))
+            self._driver.step(_answered(question=effect.question, message=message, payload=payload))
         finally:
             payload.let_go()
-        self._node.settle()
+        self._driver.settle()
 
     def _tell(self, event: ev.Event) -> None:
-        self._node.step(event)
-        self._node.settle()
+        self._driver.step(event)
+        self._driver.settle()
 
 
 async def _raise(error: Exception) -> NoReturn:

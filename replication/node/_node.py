@@ -25,7 +25,7 @@ from ...transport.polling import poll_when_expecting
 from ..metadata import MetadataError, MetadataStore, SessionExpiredError, open_store, serve_store
 from ..metadata.registry import REMOTE
 from ..wire import WireError
-from ._replicas import Replicas
+from .driver import Driver
 from .errors import LogDirectoryFailedError, NodeError, NodeStartError
 from .gateways import gateways
 from .gateways._service import Service
@@ -86,7 +86,7 @@ class Node:
         self.store_url = settings.store
         self.metrics_address = ""
         self._running: AsyncExitStack | None = None
-        self._replicas: Replicas | None = None
+        self._driver: Driver | None = None
         self._failed: NodeError | None = None
         self._registered = False
 
@@ -99,7 +99,7 @@ class Node:
                 "and `BlockingNode` with threads"
             ) from None
         self.endpoints, self.gateway_endpoints = [], []
-        self._replicas, self._failed, self._registered = None, None, False
+        self._driver, self._failed, self._registered = None, None, False
         self._running = AsyncExitStack()
         run = self._run_child if self.own_process else self._run
         await self._running.enter_async_context(run())
@@ -173,16 +173,16 @@ class Node:
             )
             self.incarnation = registration.incarnation
             nursery = await stack.enter_async_context(trio.open_nursery())
-            replicas = self._replicas = Replicas(settings, found, self.incarnation, nursery)
+            driver = self._driver = Driver(settings, found, self.incarnation, nursery)
             stack.callback(nursery.cancel_scope.cancel)
-            stack.callback(replicas.directories.fall_silent)
-            replicas.adopt(found)
-            replicas.dialler.security = security
+            stack.callback(driver.directories.fall_silent)
+            driver.adopt(found)
+            driver.dialler.security = security
             if settings.busy_poll_us:
                 polling = await nursery.start(poll_when_expecting, settings.busy_poll_us)
-                for home in replicas.directories:
+                for home in driver.directories:
                     home.writer.expect = polling.expect
-            await self._go_live(stack, store, registration, replicas, nursery)
+            await self._go_live(stack, store, registration, driver, nursery)
         except (StorageError, TransportError, MetadataError, WireError, OSError) as error:
             raise NodeStartError(f"node {self.node_id} cannot start: {error}") from error
 
@@ -191,22 +191,22 @@ class Node:
         stack: AsyncExitStack,
         store: MetadataStore,
         registration: Registration,
-        replicas: Replicas,
+        driver: Driver,
         nursery: trio.Nursery,
     ) -> None:
         settings = self.settings
-        replicas.directories.start()
+        driver.directories.start()
         identity = Identity(cluster_id=self.cluster_id, node_id=self.node_id, incarnation=self.incarnation)
-        replicas.dialler.identity = identity
+        driver.dialler.identity = identity
         session = await store.open_session(self._session_timeout_ms(store))
-        state = ClusterState(store, replicas, session, nursery)
-        replicas.store = state
-        security = replicas.dialler.security
-        users = Users(lambda: replicas.view, state.confirm)
+        state = ClusterState(store, driver, session, nursery)
+        driver.store = state
+        security = driver.dialler.security
+        users = Users(lambda: driver.view, state.confirm)
         authoriser = Authoriser(settings.allow, users)
-        handlers = Handlers(replicas, state, identity, nursery, users, authoriser)
+        handlers = Handlers(driver, state, identity, nursery, users, authoriser)
         budget = ReceiveBudget(settings.queued_max_request_bytes)
-        service = Service(self.cluster_id, replicas, state, handlers, authoriser, users, budget)
+        service = Service(self.cluster_id, driver, state, handlers, authoriser, users, budget)
         listening = partial(
             serve,
             handler=handlers.serve,
@@ -215,7 +215,7 @@ class Node:
             authorise=authoriser,
             budget=budget,
             group=ServingGroup(),
-            claims=Claims(lambda: replicas.view, demands_proof=bool(settings.allow)),
+            claims=Claims(lambda: driver.view, demands_proof=bool(settings.allow)),
             on_disconnect=handlers.disconnected,
         )
         for url in settings.listeners:
@@ -247,7 +247,7 @@ class Node:
             self.store_url = await _serve_store(serving, settings.serve_store, nursery)
         await self._enter(store, registration, state)
         self._registered = True
-        await self._note_age(registration, replicas, replicas.broker.context.registered or 0)
+        await self._note_age(registration, driver, driver.broker.context.registered or 0)
         log.info(
             event(
                 "session_changed",
@@ -258,21 +258,21 @@ class Node:
                 why="the node has started",
             )
         )
-        nursery.start_soon(replicas.timers.run)
-        nursery.start_soon(replicas.tick_broker)
-        nursery.start_soon(replicas.directories.watch)
-        for home in replicas.directories:
-            nursery.start_soon(replicas.directories.checkpoint, home)
+        nursery.start_soon(driver.timers.run)
+        nursery.start_soon(driver.tick_broker)
+        nursery.start_soon(driver.directories.watch)
+        for home in driver.directories:
+            nursery.start_soon(driver.directories.checkpoint, home)
             nursery.start_soon(remove_deleted_logs, home)
         nursery.start_soon(state.follow)
         nursery.start_soon(state.rebalance)
         nursery.start_soon(self._keep_registered, store, registration, state)
-        nursery.start_soon(self._tell_offline, registration, state, replicas.offline)
-        nursery.start_soon(self._count, registration, replicas, state)
-        nursery.start_soon(self._watch_failure, replicas, session.timeout_ms / 1000, nursery)
+        nursery.start_soon(self._tell_offline, registration, state, driver.offline)
+        nursery.start_soon(self._count, registration, driver, state)
+        nursery.start_soon(self._watch_failure, driver, session.timeout_ms / 1000, nursery)
         if settings.metrics_port is not None:
-            self.metrics_address = await _serve_operations(settings, replicas, state, handlers, nursery)
-        stack.push_async_callback(self._depart, registration, replicas, state)
+            self.metrics_address = await _serve_operations(settings, driver, state, handlers, nursery)
+        stack.push_async_callback(self._depart, registration, driver, state)
         await state.ready.wait()
 
     @property
@@ -346,11 +346,11 @@ class Node:
             log.warning("node %d cannot report its offline partitions: %s", self.node_id, error)
             return False
 
-    async def _count(self, registration: Registration, replicas: Replicas, state: ClusterState) -> None:
+    async def _count(self, registration: Registration, driver: Driver, state: ClusterState) -> None:
         """Have the log directories and the store count on together, as long as the node runs."""
         while True:
             await trio.sleep(self.settings.proof_interval_ms / 1000)
-            written = await self._note_age(registration, replicas, replicas.view.revision)
+            written = await self._note_age(registration, driver, driver.view.revision)
             try:
                 problem = await registration.count(written)
             except MetadataError as error:
@@ -358,12 +358,12 @@ class Node:
             state.counted(problem)
 
     @staticmethod
-    async def _note_age(registration: Registration, replicas: Replicas, revision: int) -> list[str]:
+    async def _note_age(registration: Registration, driver: Driver, revision: int) -> list[str]:
         """Have the working log directories remember what the store has counted; the ids of those that do."""
-        working = [home.directory.directory_id for home in replicas.directories.working]
-        return await replicas.directories.write_proofs(registration.next_proofs(working, revision))
+        working = [home.directory.directory_id for home in driver.directories.working]
+        return await driver.directories.write_proofs(registration.next_proofs(working, revision))
 
-    async def _depart(self, registration: Registration, replicas: Replicas, state: ClusterState) -> None:
+    async def _depart(self, registration: Registration, driver: Driver, state: ClusterState) -> None:
         """Hand over what we lead before anything stops, then leave the cluster.
 
         A node that fails, or is cancelled with all its tasks, cannot: its session ends and others take over.
@@ -378,7 +378,7 @@ class Node:
                 except MetadataError as error:
                     log.warning("node %d stops without handing over: %s", self.node_id, error)
             with trio.move_on_after(_LAST_NOTE_SECONDS):
-                await self._note_age(registration, replicas, replicas.view.revision)
+                await self._note_age(registration, driver, driver.view.revision)
             if waiting.cancelled_caught:
                 log.warning(
                     "node %d stops though it leads or is in sync where others could not take over within %g s "
@@ -391,13 +391,13 @@ class Node:
     def _session_timeout_ms(self, store: MetadataStore) -> int:
         return self.settings.session_timeout_ms or store.default_session_timeout_ms
 
-    async def _watch_failure(self, replicas: Replicas, patience: float, nursery: trio.Nursery) -> None:
-        await replicas.failed.wait()
-        self._failed = replicas.failure
-        if replicas.offline.untrusted:
+    async def _watch_failure(self, driver: Driver, patience: float, nursery: trio.Nursery) -> None:
+        await driver.failed.wait()
+        self._failed = driver.failure
+        if driver.offline.untrusted:
             # The next process must not take what is left for all that was written.
             with trio.move_on_after(patience):
-                await replicas.offline.is_told.wait()
+                await driver.offline.is_told.wait()
         nursery.cancel_scope.cancel()
 
     async def _stop_logs(self, found: Found) -> None:
@@ -407,32 +407,32 @@ class Node:
         nothing itself: it leaves its predecessor's marker, or the lack of one, as it was.
         """
         with trio.CancelScope(shield=True):
-            if self._replicas is None:
+            if self._driver is None:
                 await trio.to_thread.run_sync(found.close)
                 return
-            await self._replicas.directories.stop_threads()
-            failures = [await self._close(home) for home in self._replicas.directories]
+            await self._driver.directories.stop_threads()
+            failures = [await self._close(home) for home in self._driver.directories]
         for failure in filter(None, failures):
             raise failure
 
     async def _close(self, home: Home) -> LogDirectoryFailedError | None:
         """Let a directory go; one that is offline as far as it can be done at once."""
-        assert self._replicas is not None
+        assert self._driver is not None
         directory = home.directory
         clean = self._registered or directory.was_clean
-        if self._replicas.failure is not None or home.failure or home.writer.has_failed:
+        if self._driver.failure is not None or home.failure or home.writer.has_failed:
             clean = False
         close = partial(
             directory.close,
             clean,
-            high_watermarks=self._replicas.high_watermarks(home.partitions),
+            high_watermarks=self._driver.high_watermarks(home.partitions),
             broker_epoch=self.incarnation if self._registered else directory.previous_broker_epoch,
         )
         try:
-            with trio.move_on_after(self._replicas.directories.patience_to_close(home)) as waiting:
+            with trio.move_on_after(self._driver.directories.patience_to_close(home)) as waiting:
                 await trio.to_thread.run_sync(close, abandon_on_cancel=True)
             if waiting.cancelled_caught:
-                self._replicas.directories.give_up_at_stop(home)
+                self._driver.directories.give_up_at_stop(home)
         except StorageError as error:
             if not home.failure:
                 return LogDirectoryFailedError(
@@ -471,7 +471,7 @@ def _opened(settings: NodeSettings, security: Security) -> MetadataStore:
 
 async def _serve_operations(
     settings: NodeSettings,
-    replicas: Replicas,
+    driver: Driver,
     state: ClusterState,
     handlers: Handlers,
     nursery: trio.Nursery,
@@ -482,7 +482,7 @@ async def _serve_operations(
         raise NodeStartError(
             f"metrics_port={port} needs the package prometheus-client: pip install 'insync[metrics]'"
         )
-    server = OperationsServer(Metrics(replicas, state), handlers.health)
+    server = OperationsServer(Metrics(driver, state), handlers.health)
     try:
         at: str = await nursery.start(server.serve, host, port)
     except OSError as error:

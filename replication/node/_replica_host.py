@@ -22,8 +22,8 @@ from .logs._startup_scan import keep_tail
 from .requests._payloads import Batches
 
 if TYPE_CHECKING:
-    from ._replicas import Replicas
     from .logs._directories import Home
+    from .ports import Driving
 
 log = logging.getLogger("insync.node")
 
@@ -35,19 +35,20 @@ class ReplicaHost:
 
     def __init__(
         self,
-        node: Replicas,
+        driver: Driving,
         partition: PartitionId,
         home: Home | None,
+        failed: Callable[[PartitionId, StorageError], None],
     ) -> None:
-        """`home`: the log directory; None if that is offline, or may be."""
+        """home: the log directory; None if that is offline, or may be. failed: hears of a write that was lost."""
         self.partition = partition
         self.home = home
-        self.lane = Lane(failed=self._on_failed)
-        self._node = node
+        self.lane = Lane(failed=partial(failed, partition))
+        self._driver = driver
 
     @property
     def replica(self) -> Replica:
-        return self._node.broker.context.replicas[self.partition]
+        return self._driver.broker.context.replicas[self.partition]
 
     @property
     def log(self) -> Log | None:
@@ -60,7 +61,7 @@ class ReplicaHost:
 
     def step(self, event: ev.Event) -> None:
         """Tell the broker, and do as it says."""
-        self._node.step(named(Report, (self.partition, event)))
+        self._driver.step(named(Report, (self.partition, event)))
 
     def adopt(self, opened: Log) -> None:
         """The log is there, and empty."""
@@ -126,7 +127,7 @@ class ReplicaHost:
     def _keep_tail(self, offset: int | None) -> None:
         """Copy the part of the log that is about to be cut off; None: all of it."""
         assert self.home is not None
-        record = self._node.view.partitions[self.partition].record
+        record = self._driver.view.partitions[self.partition].record
         why = (
             f"leader {record.leader}, whose election was unclean at epoch {record.unclean_epoch}, lacks the "
             + ("log" if offset is None else f"records from offset {offset} on")
@@ -165,9 +166,6 @@ class ReplicaHost:
         """Retention may have removed the oldest segments: tell the core where the log begins now."""
         if self.lane.log is not None and not self.lane.closed:
             self.step(ev.LogStartRaised(log_start_offset=self.lane.log.log_start_offset))
-
-    def _on_failed(self, error: StorageError) -> None:
-        self._node.log_failed(self.partition, error)
 
     def fail(self, reason: str) -> None:
         """The log is unusable from now on: fail the requests that wait for it, and ignore its later reports."""

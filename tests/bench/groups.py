@@ -305,7 +305,7 @@ async def _load(folder: Path, records: int, partitions: int) -> list[Result]:
             reply = await caller.ask(commit_of(f"group-{number}", 1, partitions))
             assert not reply.error, reply
     async with _cluster(folder, 1, partitions) as (nodes, _):
-        replicas = nodes[0]._replicas
+        replicas = nodes[0]._driver
         assert replicas is not None
         with trio.fail_after(300):
             while True:

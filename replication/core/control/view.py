@@ -12,10 +12,13 @@ from .records import (
     DeletedTopicRecord,
     NodeRecord,
     QuotaRecord,
+    TopicConfig,
     TopicRecord,
     UserRecord,
     Versioned,
 )
+
+_DEFAULTS = TopicConfig()
 
 
 @attrs.frozen(kw_only=True)
@@ -49,6 +52,11 @@ class ClusterView:
         factory=dict, init=False, eq=False, repr=False
     )
     """What `live_for` says of all partitions alike, made when first asked; None: it depends on the partition."""
+
+    def config_of(self, topic: str) -> TopicConfig:
+        """The defaults for a topic that is not known (any more): its requests are refused elsewhere."""
+        record = self.topics.get(topic)
+        return record.config if record is not None else _DEFAULTS
 
     def differs_from(self, other: ClusterView) -> frozenset[PartitionId] | None:
         """The partitions whose records may differ from those of an earlier view; None: any of them."""

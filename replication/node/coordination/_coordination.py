@@ -35,7 +35,9 @@ from ..operations.inbound import Inbound, TransportInbound
 from ._shard_reader import read_shard
 
 if TYPE_CHECKING:
-    from .._replicas import Replicas
+    from ..logs._directories import LogDirectories
+    from ..operations.counters import Counters
+    from ..ports import Driving, Logs
 
 log = logging.getLogger("insync.node")
 
@@ -72,8 +74,18 @@ Answered = Callable[[Any], None]
 class Coordination:
     """For the event loop."""
 
-    def __init__(self, node: Replicas, nursery: trio.Nursery) -> None:
-        self._node = node
+    def __init__(
+        self,
+        driver: Driving,
+        logs: Logs,
+        directories: LogDirectories,
+        counters: Counters,
+        nursery: trio.Nursery,
+    ) -> None:
+        self._driver = driver
+        self._logs = logs
+        self._directories = directories
+        self._counters = counters
         self._nursery = nursery
         self._reading = trio.CapacityLimiter(READERS)
         self.rebalances = 0
@@ -97,7 +109,7 @@ class Coordination:
         A member outlives its connection: its request is decided although the answer is lost.
         """
         self.look_at_clock()
-        self._node.step(CoordinationArrived(request, _as_seen(request)))
+        self._driver.step(CoordinationArrived(request, _as_seen(request)))
 
     @staticmethod
     def _reply(effect: CoordinatorReply) -> None:
@@ -106,7 +118,7 @@ class Coordination:
 
     def look_at_clock(self) -> None:
         """Records say when they were written by the wall clock, which may be set at any time."""
-        self._node.broker.context.wall_distance = time.time() - self._node.now()
+        self._driver.broker.context.wall_distance = time.time() - self._driver.now()
 
     # Logs
 
@@ -114,19 +126,19 @@ class Coordination:
         self._nursery.start_soon(self._read_in_thread, effect)
 
     async def _read_in_thread(self, effect: ReadShard) -> None:
-        node = self._node
-        host = node.hosts.get(effect.partition)
+        driver = self._driver
+        host = self._logs.get(effect.partition)
         entries, next_offset = None, -1
         if host is not None and host.log is not None:
-            decode = node.broker.shards.kinds[effect.partition.topic].decode
+            decode = driver.broker.shards.kinds[effect.partition.topic].decode
             try:
                 entries, next_offset = await trio.to_thread.run_sync(
                     read_shard, host.log, effect.start, effect.end, decode, limiter=self._reading
                 )
             except StorageError as error:
                 log.warning("%s: cannot read the coordinator's log: %s", effect.partition, error)
-        node.step(ShardRead(effect.partition, effect.reading, entries, next_offset))
-        node.settle()
+        driver.step(ShardRead(effect.partition, effect.reading, entries, next_offset))
+        driver.settle()
 
     # The metadata store
 
@@ -134,7 +146,7 @@ class Coordination:
         self._nursery.start_soon(self._ask_store, effect)
 
     async def _ask_store(self, effect: AskOutside) -> None:
-        store, said = self._node.store, effect.message
+        store, said = self._driver.store, effect.message
         answer: object
         try:
             if isinstance(said, AllocateIds):
@@ -145,8 +157,8 @@ class Coordination:
         except MetadataError as error:
             log.warning("%s: the metadata store does not answer its coordinator: %s", effect.partition, error)
             answer = IdsAllocated(0, 0) if isinstance(said, AllocateIds) else RevisionRead(None)
-        self._node.step(OutsideAnswered(effect.partition, effect.leader_epoch, answer))
-        self._node.settle()
+        self._driver.step(OutsideAnswered(effect.partition, effect.leader_epoch, answer))
+        self._driver.settle()
 
     # For the operator
 
@@ -174,7 +186,7 @@ class Coordination:
             )
         )
         problem = StorageError(f"the records of {effect.partition} could not be read repeatedly")
-        self._node.directories.failed(effect.partition, problem)
+        self._directories.failed(effect.partition, problem)
 
     @staticmethod
     def _faulty(effect: ShardFaulty) -> None:
@@ -187,11 +199,11 @@ class Coordination:
         self.rebalances += 1
         told = event("group_changed", group=effect.group, why=effect.reason, **effect.details)
         log.info(told)
-        self._node.store.history.remember(told, time.time())
+        self._driver.store.history.remember(told, time.time())
 
     def _transaction_ended(self, effect: GroupNoted) -> None:
         """All are counted; a line is for those whose producer did not ask for the end."""
-        counters, details = self._node.counters, dict(effect.details)
+        counters, details = self._counters, dict(effect.details)
         outcome, cause = "committed" if details.pop("committed") else "aborted", str(details.pop("cause"))
         seconds = details["seconds"]
         assert isinstance(seconds, float)
@@ -201,7 +213,7 @@ class Coordination:
         if effect.reason:
             told = event("transaction_aborted", transactional_id=effect.group, why=effect.reason, **details)
             log.warning(told)
-            self._node.store.history.remember(told, time.time())
+            self._driver.store.history.remember(told, time.time())
 
     # The topic
 
@@ -209,11 +221,11 @@ class Coordination:
         """By way of our own controller, or of the one that acts."""
         log.info("asking the controller to create the missing topic %s", effect.name)
         request = m.CreateTopicRequest(name=effect.name, partitions=1, replication_factor=1)
-        store = self._node.store
+        store = self._driver.store
         if store.is_controller:
             store.grant(request, self._created)
         else:
-            self._node.step(ForwardArrived(Creation(self._created), m.Kind.CREATE_TOPIC, request))
+            self._driver.step(ForwardArrived(Creation(self._created), m.Kind.CREATE_TOPIC, request))
 
     @staticmethod
     def _created(response: object) -> None:

@@ -13,7 +13,7 @@ from ... import wire
 from ...core.control.view import ClusterView
 from ...core.errors import ErrorCode
 from ...core.scram import ScramCredential
-from .._replicas import Replicas
+from ..driver import Driver
 from ..operations.inbound import Inbound
 from ..requests._fetches import hang_up
 from ..requests._handlers import Handlers
@@ -33,7 +33,7 @@ class Service:
     def __init__(
         self,
         cluster_id: str,
-        replicas: Replicas,
+        driver: Driver,
         state: ClusterState,
         handlers: Handlers,
         authoriser: Authoriser,
@@ -41,9 +41,9 @@ class Service:
         budget: ReceiveBudget,
     ) -> None:
         self.cluster_id = cluster_id
-        self.node_id = replicas.settings.node_id
+        self.node_id = driver.settings.node_id
         self.budget = budget
-        self._replicas = replicas
+        self._driver = driver
         self._state = state
         self._handlers = handlers
         self._authoriser = authoriser
@@ -56,7 +56,7 @@ class Service:
     @property
     def view(self) -> ClusterView:
         """See `NodeService`."""
-        return self._replicas.view
+        return self._driver.view
 
     async def ready(self) -> None:
         """See `NodeService`."""
@@ -112,7 +112,7 @@ class Service:
 
     def doubted(self) -> frozenset[int]:
         """See `NodeService`."""
-        return self._replicas.broker.following.doubted(self._replicas.now())
+        return self._driver.broker.following.doubted(self._driver.now())
 
     def allowed(self, peer: PeerIdentity) -> frozenset[Operation]:
         """See `NodeService`."""
@@ -121,8 +121,8 @@ class Service:
     def tell_metrics(self, read: Callable[[], Iterable[Metric]]) -> Callable[[], None]:
         """See `NodeService`."""
         key = object()
-        self._replicas.gateway_metrics[key] = read
-        return lambda: self._replicas.gateway_metrics.pop(key, None) and None
+        self._driver.gateway_metrics[key] = read
+        return lambda: self._driver.gateway_metrics.pop(key, None) and None
 
     async def verify_user(self, name: str, password: str) -> bool:
         """See `NodeService`."""
@@ -137,7 +137,7 @@ class Service:
         for call in self._calls.pop(caller, set()):
             call.cancel()
         self._handlers.disconnected(caller)
-        self._replicas.settle()
+        self._driver.settle()
 
     def ended(self, call: _Call) -> None:
         """It is answered, or given up."""
@@ -164,8 +164,8 @@ class _Call(Inbound):
     def __init__(
         self, service: Service, caller: Caller, kind: int, message: object, payload: Payload, done: Done
     ) -> None:
-        replicas = service._replicas
-        super().__init__(kind, message, payload, caller, replicas.counters, replicas.now)
+        driver = service._driver
+        super().__init__(kind, message, payload, caller, driver.counters, driver.now)
         self.caller = caller
         self._service = service
         self._done: Done | None = done
@@ -192,7 +192,7 @@ class _Call(Inbound):
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()
-        self._service._replicas.settle()
+        self._service._driver.settle()
 
     def _reply(self, message: object, parts: Sequence[Part]) -> None:
         if isinstance(message, bytes):  # as another node has given it

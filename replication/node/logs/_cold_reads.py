@@ -23,7 +23,7 @@ from ...core.messages import GREATEST_TIMESTAMP
 from ...core.types import PartitionId
 
 if TYPE_CHECKING:
-    from .._replicas import Replicas
+    from ..ports import Driving, Logs
     from ._directories import Home
 
 log = logging.getLogger("insync.node")
@@ -38,8 +38,9 @@ _Place = tuple[PartitionId, int]
 class ColdReads:
     """For the event loop."""
 
-    def __init__(self, node: Replicas, nursery: trio.Nursery) -> None:
-        self._node = node
+    def __init__(self, driver: Driving, logs: Logs, nursery: trio.Nursery) -> None:
+        self._driver = driver
+        self._logs = logs
         self._nursery = nursery
         self._found: dict[_Place, None] = {}
         self._limits: dict[Home | None, trio.CapacityLimiter] = {}
@@ -51,9 +52,9 @@ class ColdReads:
 
     def warm(self, effect: Warm) -> None:
         """Have a thread read a range, and tell the broker when it has."""
-        host = self._node.hosts.get(effect.partition)
+        host = self._logs.get(effect.partition)
         if host is None or host.log is None:
-            self._node.step(
+            self._driver.step(
                 Warmed(effect.partition, effect.offset)
             )  # deleted meanwhile: asked, it will say so
             return
@@ -73,7 +74,7 @@ class ColdReads:
         with trio.move_on_after(LOOK_UP_TIME):
             try:
                 for each in wanted:
-                    host = self._node.hosts.get(each.partition)
+                    host = self._logs.get(each.partition)
                     if host is None or host.log is None:
                         continue
                     look = partial(_look_up, host.log, each.timestamp_ms, late.is_set)
@@ -92,8 +93,8 @@ class ColdReads:
         self._found[place] = None
         while len(self._found) > REMEMBERED:
             del self._found[next(iter(self._found))]
-        self._node.step(Warmed(*place))
-        self._node.settle()
+        self._driver.step(Warmed(*place))
+        self._driver.settle()
 
 
 def _find(look: Callable[[], object]) -> None:

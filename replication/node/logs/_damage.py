@@ -15,7 +15,8 @@ from ...core.broker.events import LogChecked
 from ..log_lines import event
 
 if TYPE_CHECKING:
-    from .._replicas import Replicas
+    from ..ports import Driving, Logs
+    from ._directories import LogDirectories
 
 log = logging.getLogger("insync.node")
 
@@ -26,8 +27,12 @@ MOST_CHECKED = 16 << 20
 class DamagedLogs:
     """Belongs to the event loop."""
 
-    def __init__(self, node: Replicas, nursery: trio.Nursery) -> None:
-        self._node = node
+    def __init__(
+        self, driver: Driving, logs: Logs, directories: LogDirectories, nursery: trio.Nursery
+    ) -> None:
+        self._driver = driver
+        self._logs = logs
+        self._directories = directories
         self._nursery = nursery
         self._one = trio.CapacityLimiter(1)
 
@@ -37,23 +42,23 @@ class DamagedLogs:
 
     async def _check(self, effect: CheckLog) -> None:
         partition = effect.partition
-        host = self._node.hosts.get(partition)
+        host = self._logs.get(partition)
         error = None
         if host is not None and host.log is not None:
             size = min(max(0, effect.max_bytes), MOST_CHECKED)
             look = partial(damage_in, host.log, effect.offset, size)
             error = await trio.to_thread.run_sync(look, limiter=self._one, abandon_on_cancel=True)
             if error is None:
-                self._node.directories.troubles.found_sound(partition, effect.offset)
-        self._node.step(LogChecked(effect.check, partition, error))
-        self._node.settle()
+                self._directories.troubles.found_sound(partition, effect.offset)
+        self._driver.step(LogChecked(effect.check, partition, error))
+        self._driver.settle()
 
     def found(self, effect: LogDamaged) -> None:
         """Close a log for good, or say that it serves on."""
         error = effect.damage
         assert isinstance(error, CorruptLogError)
         if not effect.given_up:
-            self._node.directories.troubles.found_damaged(effect.partition, error)
+            self._directories.troubles.found_damaged(effect.partition, error)
             return
         log.error(
             event(
@@ -66,7 +71,7 @@ class DamagedLogs:
                 remedy="a sound replica takes over and this one is copied from it; check the device",
             )
         )
-        self._node.directories.failed(effect.partition, error)
+        self._directories.failed(effect.partition, error)
 
 
 def damage_in(opened: Log, offset: int, size: int) -> CorruptLogError | None:

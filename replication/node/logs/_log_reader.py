@@ -11,7 +11,8 @@ from ...core.errors import ErrorCode
 from ...core.types import PartitionId
 
 if TYPE_CHECKING:
-    from .._replicas import Replicas
+    from ..ports import Logs
+    from ._cold_reads import ColdReads
 
 
 _Wanted = tuple[PartitionId, int, int, int]
@@ -31,8 +32,9 @@ def _read(opened: Log, offset: int, max_bytes: int, limit_offset: int) -> LogRan
 class LogReader:
     """See `core.broker.ports.LogPort`. A read that might wait for the device is `COLD` until it was warmed."""
 
-    def __init__(self, node: Replicas) -> None:
-        self._node = node
+    def __init__(self, logs: Logs, cold_reads: ColdReads) -> None:
+        self._logs = logs
+        self._cold_reads = cold_reads
         self.shared: dict[_Wanted, LogRange] | None = None
         """What was read since the event loop began to look at parked fetches, while it does: followers that have
         everything wait for the same bytes.
@@ -40,7 +42,7 @@ class LogReader:
 
     def queued(self, partition: PartitionId) -> int:
         """See `LogPort`."""
-        home = self._node.hosts[partition].home
+        home = self._logs[partition].home
         return home.writer.queued if home is not None else 0
 
     def range_at(
@@ -49,11 +51,11 @@ class LogReader:
         shared, wanted = self.shared, (partition, offset, max_bytes, limit_offset)
         if shared is not None and wanted in shared:
             return shared[wanted]
-        opened = self._node.hosts[partition].log
+        opened = self._logs[partition].log
         assert opened is not None, f"the log of {partition} is not open"
         found: LogRange | None = opened.read_at_hand(offset, max_bytes=max_bytes, limit_offset=limit_offset)
         if found is None:
-            if not self._node.cold_reads.is_at_hand(partition, opened, offset):
+            if not self._cold_reads.is_at_hand(partition, opened, offset):
                 return COLD
             found = _read(opened, offset, max_bytes, limit_offset)
         if shared is not None:
@@ -64,7 +66,7 @@ class LogReader:
         self, partition: PartitionId, start_offset: int, end_offset: int
     ) -> Sequence[tuple[int, int]]:
         """See `LogPort`."""
-        opened = self._node.hosts[partition].log
+        opened = self._logs[partition].log
         assert opened is not None, f"the log of {partition} is not open"
         found = opened.aborted_transactions(start_offset, end_offset)
         return [(each.producer_id, each.first_offset) for each in found]

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 
 import attrs
 
+from ...core.control.view import ClusterView
 from ...core.messages import Kind
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -97,3 +98,8 @@ class Counters:
             **{f"requests_{name}": times.count for name, times in kinds.items()},
             **{f"request_us_{name}": int(1e6 * times.total) for name, times in kinds.items()},
         }
+
+
+def count_failed(counted: Counter[str], topic: str, view: ClusterView) -> None:
+    """One more failure over a topic. Those that do not exist count as one: a client may name any number."""
+    counted[topic if topic in view.topics else ""] += 1

@@ -18,7 +18,7 @@ from ...core.types import PartitionId
 from ...core.wording import counted, first_of
 
 if TYPE_CHECKING:
-    from .._replicas import Replicas
+    from ..driver import Driver
     from ..store._cluster_state import ClusterState
 
 MISSED = 3
@@ -30,8 +30,8 @@ NAMED = 5
 class Health:
     """Reads the state of one node; nothing is kept."""
 
-    def __init__(self, replicas: Replicas, state: ClusterState) -> None:
-        self._replicas = replicas
+    def __init__(self, driver: Driver, state: ClusterState) -> None:
+        self._driver = driver
         self._state = state
         self._started = trio.current_time()
 
@@ -53,21 +53,21 @@ class Health:
         ]
 
     def describe(self) -> DescribeNodeResponse:
-        controller = self._replicas.view.controller
+        controller = self._driver.view.controller
         return DescribeNodeResponse(
-            node_id=self._replicas.settings.node_id,
-            incarnation=self._replicas.incarnation,
+            node_id=self._driver.settings.node_id,
+            incarnation=self._driver.incarnation,
             uptime_ms=int(1000 * (trio.current_time() - self._started)),
             controller_id=controller.node_id if controller is not None else -1,
             checks=self.checks(),
             log_directories=self.log_directories(),
-            counters=self._replicas.counters.as_dict(),
+            counters=self._driver.counters.as_dict(),
             version=_version(),
         )
 
     def log_directories(self) -> list[LogDirectoryInfo]:
         """All that are configured, those that could not be used at the start among them."""
-        directories = self._replicas.directories
+        directories = self._driver.directories
         infos = [
             LogDirectoryInfo(
                 path=str(home.path),
@@ -86,17 +86,17 @@ class Health:
         ]
 
     def _size(self, partition: PartitionId) -> int:
-        host = self._replicas.hosts.get(partition)
+        host = self._driver.hosts.get(partition)
         return host.log.size_bytes if host is not None and host.log is not None else 0
 
     def _session(self) -> HealthCheck:
-        me = self._replicas.view.nodes.get(self._replicas.settings.node_id)
+        me = self._driver.view.nodes.get(self._driver.settings.node_id)
         problem = ""
         if self._state.session.expired.is_set():
             problem = (
                 "the session in the metadata store has expired; the node registers again as soon as it can"
             )
-        elif me is None or me.incarnation != self._replicas.incarnation:
+        elif me is None or me.incarnation != self._driver.incarnation:
             problem = "the node is not registered in the metadata store"
         elif me.leaving or self._state.leaving:
             problem = "the node is about to stop"
@@ -106,10 +106,10 @@ class Health:
         """Without store writes no leader is elected and no ISR shrinks: writes may wait for a silent replica."""
         problems = []
         age, why = self._state.store_age_ms, self._state.store_problem
-        if age > MISSED * self._replicas.settings.proof_interval_ms:
+        if age > MISSED * self._driver.settings.proof_interval_ms:
             taken = f"the metadata store has taken no write of this node for {age / 1000:.0f} s"
             problems.append(f"{taken}: {why}" if why else taken)
-        if unreadable := self._replicas.view.unreadable:
+        if unreadable := self._driver.view.unreadable:
             left = "the previous values stand, if there are any, and are not changed; restore the right ones"
             named = first_of(sorted(unreadable), NAMED)
             number = counted(len(unreadable), "record")
@@ -117,7 +117,7 @@ class Health:
         return _check("store", "; ".join(problems), "takes writes")
 
     def _controller(self) -> HealthCheck:
-        view = self._replicas.view
+        view = self._driver.view
         if view.controller is None or view.controller.node_id not in view.nodes:
             return _check(
                 "controller", "there is no controller: no leader is elected and no topic changed", ""
@@ -131,13 +131,13 @@ class Health:
 
     def _logs(self) -> HealthCheck:
         """Replicas that can neither lead nor follow."""
-        hosts = self._replicas.hosts
+        hosts = self._driver.hosts
         shut = [partition for partition, host in hosts.items() if host.replica.failure]
         return _check("logs", _named(shut, "cannot be used here"), f"{len(hosts)} open")
 
     def _maintenance(self) -> HealthCheck:
         """Partitions whose retention or compaction does not do all of its work."""
-        troubles = self._replicas.directories.troubles
+        troubles = self._driver.directories.troubles
         problems = [
             _named(troubles.failing, "whose retention or compaction fails"),
             _named(troubles.damaged, "led here from damaged logs, because no sound replica exists"),
@@ -151,7 +151,7 @@ class Health:
     def _min_isr(self) -> HealthCheck:
         """Partitions that are led here and take no acks=all write."""
         led, under = 0, []
-        for partition, host in self._replicas.hosts.items():
+        for partition, host in self._driver.hosts.items():
             leader = host.replica.leader
             if leader is not None:
                 led += 1
@@ -165,8 +165,8 @@ class Health:
 
     def _in_sync(self) -> HealthCheck:
         """Partitions without this node in the ISR, for which it is no help if another node fails."""
-        me = self._replicas.settings.node_id
-        mine = [each.record for each in self._replicas.view.partitions.values() if me in each.record.replicas]
+        me = self._driver.settings.node_id
+        mine = [each.record for each in self._driver.view.partitions.values() if me in each.record.replicas]
         out = [record.id for record in mine if me not in record.isr]
         return _check("in_sync", _named(out, "without this node in the ISR"), f"in {len(mine)} ISRs")
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from .._replica_host import ReplicaHost
-    from .._replicas import Replicas
+    from ..driver import Driver
     from ..store._cluster_state import ClusterState
 
 log = limited(logging.getLogger("insync.node"))
@@ -73,8 +73,8 @@ MOST_OFFSETS = 10_000
 class Metrics:
     """Takes snapshots of one node."""
 
-    def __init__(self, replicas: Replicas, state: ClusterState) -> None:
-        self._replicas = replicas
+    def __init__(self, driver: Driver, state: ClusterState) -> None:
+        self._driver = driver
         self._state = state
 
     def snapshot(self) -> Snapshot:
@@ -90,16 +90,16 @@ class Metrics:
         ]
         times = {
             Kind(kind).name.lower(): (list(times.counts), times.total)
-            for kind, times in self._replicas.counters.requests.items()
+            for kind, times in self._driver.counters.requests.items()
         }
-        ended = self._replicas.counters.transactions
+        ended = self._driver.counters.transactions
         outcomes = {name: (list(each.counts), each.total) for name, each in ended.items()}
         return Snapshot(families, times, outcomes)
 
     def _of_gateways(self) -> Iterator[Family]:
         """What gateways count: those of one name together, whichever listener tells them."""
         found: dict[str, Family] = {}
-        for read in list(self._replicas.gateway_metrics.values()):
+        for read in list(self._driver.gateway_metrics.values()):
             try:
                 told = [_checked(Family(*each)) for each in read()]
             except Exception:
@@ -115,7 +115,7 @@ class Metrics:
 
     def _of_partitions(self) -> Iterator[Family]:
         """Of the replicas on this node."""
-        rows = [_PartitionRow.of(at, host) for at, host in self._replicas.hosts.items()]
+        rows = [_PartitionRow.of(at, host) for at, host in self._driver.hosts.items()]
 
         def gauge(name: str, text: str, field: str) -> Family:
             return Family(name, "gauge", text, _PARTITION, {row.at: getattr(row, field) for row in rows})
@@ -127,19 +127,19 @@ class Metrics:
         yield gauge("insync_leader_epoch", "Leader epoch that the replica is in.", "epoch")
         lag = {
             (*row.at, str(node)): behind
-            for row, host in zip(rows, self._replicas.hosts.values(), strict=True)
+            for row, host in zip(rows, self._driver.hosts.values(), strict=True)
             for node, behind in _lags(host)
         }
         unreadable: dict[Labels, float] = {
             (at.topic, str(at.partition)): float(count)
-            for at, count in self._replicas.directories.troubles.unreadable.items()
+            for at, count in self._driver.directories.troubles.unreadable.items()
         }
         text = "Unreadable record batches that compaction left unchanged."
         yield Family("insync_unreadable_batches", "gauge", text, _PARTITION, unreadable)
-        failing = len(self._replicas.directories.troubles.failing)
+        failing = len(self._driver.directories.troubles.failing)
         text = "Replicas here whose last retention or compaction failed."
         yield _single("insync_unmaintained_partitions", "gauge", text, failing)
-        strays = [each for home in self._replicas.directories for each in home.strays]
+        strays = [each for home in self._driver.directories for each in home.strays]
         text = "Logs that were set aside, because nothing shows that their records were given up."
         yield _single("insync_stray_logs", "gauge", text, len(strays))
         text = "Space that these logs take."
@@ -181,7 +181,7 @@ class Metrics:
             yield _single(name, "gauge", text, value)
 
     def _of_cluster(self) -> Iterator[Family]:
-        view = self._replicas.view
+        view = self._driver.view
         active = self._state.is_controller
         leaderless = sum(each.record.leader == NO_LEADER for each in view.partitions.values())
         yield _single("insync_active_controller", "gauge", "1 on the controller, else 0.", int(active))
@@ -194,7 +194,7 @@ class Metrics:
         )
         yield _single("insync_alive_nodes", "gauge", "Registered nodes.", len(view.nodes))
         yield _single("insync_topics", "gauge", "Topics of the cluster.", len(view.topics))
-        counters = self._replicas.counters
+        counters = self._driver.counters
         for name, text, count in (
             ("insync_leader_elections", "Leaders elected by this node.", counters.leader_elections),
             (
@@ -211,9 +211,9 @@ class Metrics:
             yield _single(name, "counter", text, count)
 
     def _of_node(self) -> Iterator[Family]:
-        replicas, counters = self._replicas, self._replicas.counters
-        homes = list(replicas.directories)
-        offline = sum(bool(home.failure) for home in homes) + len(replicas.directories.unusable)
+        driver, counters = self._driver, self._driver.counters
+        homes = list(driver.directories)
+        offline = sum(bool(home.failure) for home in homes) + len(driver.directories.unusable)
         yield _single("insync_offline_log_directories", "gauge", "Log directories that failed.", offline)
         yield Family(
             "insync_log_writer_queue",
@@ -223,11 +223,11 @@ class Metrics:
             {(str(home.path),): home.writer.queued for home in homes},
         )
         parked: dict[Labels, float] = {
-            ("produce",): replicas.broker.producing.parked,
-            ("fetch",): replicas.broker.serving.parked,
-            ("delete_records",): replicas.broker.producing.deleting,
-            ("quota",): replicas.quotas.held,
-            ("group",): sum(each.open_requests for each in replicas.broker.shards.facts()),
+            ("produce",): driver.broker.producing.parked,
+            ("fetch",): driver.broker.serving.parked,
+            ("delete_records",): driver.broker.producing.deleting,
+            ("quota",): driver.quotas.held,
+            ("group",): sum(each.open_requests for each in driver.broker.shards.facts()),
         }
         text = (
             "Requests that wait: for replication, for records, for deletion, for their client's quota, or at a "
@@ -265,31 +265,31 @@ class Metrics:
 
     def _of_groups(self) -> Iterator[Family]:
         """Of what this node coordinates."""
-        replicas, counts = self._replicas, self._replicas.broker.coordinating.counts()
+        driver, counts = self._driver, self._driver.broker.coordinating.counts()
         groups: dict[Labels, float] = {(kind,): count for kind, count in counts.groups.items()}
         yield Family("insync_groups", "gauge", "Groups coordinated here.", ("type",), groups)
         members: dict[Labels, float] = {(kind,): count for kind, count in counts.members.items()}
         yield Family(
             "insync_group_members", "gauge", "Members of groups coordinated here.", ("type",), members
         )
-        facts = replicas.broker.shards.facts()
+        facts = driver.broker.shards.facts()
         active = sum(each.active for each in facts)
         states: dict[Labels, float] = {("active",): active, ("loading",): len(facts) - active}
         text = "Partitions of internal topics that this node coordinates, or is about to."
         yield Family("insync_coordinated_partitions", "gauge", text, ("state",), states)
         yield from self._of_offsets()
         text = "Rebalances of groups coordinated here."
-        yield _single("insync_group_rebalances", "counter", text, replicas.coordination.rebalances)
+        yield _single("insync_group_rebalances", "counter", text, driver.coordination.rebalances)
 
     def _of_offsets(self) -> Iterator[Family]:
         """How far groups are, and how far behind where the partition's log is here too."""
-        offsets, left = self._replicas.broker.coordinating.offsets(MOST_OFFSETS)
+        offsets, left = self._driver.broker.coordinating.offsets(MOST_OFFSETS)
         committed: dict[Labels, float] = {}
         lag: dict[Labels, float] = {}
         for group, at, offset in offsets:
             labels = group, at.topic, str(at.partition)
             committed[labels] = offset
-            host = self._replicas.hosts.get(at)
+            host = self._driver.hosts.get(at)
             if host is not None and host.log is not None:
                 lag[labels] = max(0, host.replica.log.high_watermark - offset)
         names = ("group", *_PARTITION)
@@ -302,34 +302,34 @@ class Metrics:
 
     def _of_transactions(self) -> Iterator[Family]:
         """Of what this node coordinates, and of what is open in the partitions that it leads."""
-        replicas = self._replicas
-        statuses = replicas.broker.transacting.statuses()
+        driver = self._driver
+        statuses = driver.broker.transacting.statuses()
         states: dict[Labels, float] = {(each.name.lower(),): statuses.get(each, 0) for each in Status}
         text = "Transactional ids coordinated here, by the state of their transactions."
         yield Family("insync_transactional_ids", "gauge", text, ("state",), states)
-        ended = replicas.counters.transactions
+        ended = driver.counters.transactions
         text = "Transactions coordinated here that were decided to be committed."
         yield _single("insync_transactions_committed", "counter", text, ended["committed"].count)
         causes: dict[Labels, float] = {
-            (cause,): replicas.counters.transactions_aborted[cause]
+            (cause,): driver.counters.transactions_aborted[cause]
             for cause in ("asked", "timeout", "taken_over")
         }
         text = "Transactions coordinated here that were decided to be aborted."
         yield Family("insync_transactions_aborted", "counter", text, ("cause",), causes)
         led = [
             host
-            for host in replicas.hosts.values()
+            for host in driver.hosts.values()
             if host.replica.leader is not None and len(host.replica.log.producers.transactions)
         ]
         count = sum(len(host.replica.log.producers.transactions) for host in led)
         yield _single("insync_open_transactions", "gauge", "Open in partitions led here.", count)
-        longest = replicas.settings.transaction_max_timeout_ms + _LATE_MS
+        longest = driver.settings.transaction_max_timeout_ms + _LATE_MS
         late = sum(_has_late(host, time.time() * 1000 - longest) for host in led)
         text = "Partitions led here in which a transaction is open for longer than any timeout."
         yield _single("insync_partitions_with_late_transactions", "gauge", text, late)
 
     def _of_topics(self) -> Iterator[Family]:
-        counters, topics = self._replicas.counters, self._replicas.view.topics
+        counters, topics = self._driver.counters, self._driver.view.topics
         for name, text, counts in (
             ("insync_bytes_in", "Bytes of batches from producers.", counters.bytes_in),
             ("insync_messages_in", "Records from producers.", counters.messages_in),

@@ -18,11 +18,15 @@ from ...core.control.quotas import CONSUMER
 from ...core.errors import ErrorCode
 from ...core.making import named
 from ..logs._maintenance_thread import clock_distance
+from ..operations.counters import count_failed
 from ..operations.inbound import Inbound
 from ..service import Caller
 
 if TYPE_CHECKING:
-    from .._replicas import Replicas
+    from ...core.faces import WallClocks
+    from ..operations.counters import Counters
+    from ..operations.quotas import ClientQuotas
+    from ..ports import Driving
 
 log = limited(logging.getLogger("insync.node"))
 
@@ -30,8 +34,11 @@ log = limited(logging.getLogger("insync.node"))
 class Fetches:
     """Decodes and encodes, counts what is sent, and has clients keep to their quotas."""
 
-    def __init__(self, node: Replicas) -> None:
-        self._node = node
+    def __init__(self, driver: Driving, quotas: ClientQuotas, counters: Counters, clocks: WallClocks) -> None:
+        self._driver = driver
+        self._quotas = quotas
+        self._counters = counters
+        self._clocks = clocks
         self._turn = turn()
 
     def serve(self, request: Inbound) -> None:
@@ -39,22 +46,22 @@ class Fetches:
         message: m.FetchRequest = request.message
         if message.replica_id >= 0:
             if message.time_ms > 0 and request.peer.node_id == message.replica_id:
-                self._node.clocks.heard(message.replica_id, clock_distance(message.time_ms))
-        elif self._node.quotas.is_limited:
+                self._clocks.heard(message.replica_id, clock_distance(message.time_ms))
+        elif self._quotas.is_limited:
             serve = partial(self._serve, request, message)
-            if self._node.quotas.hold(CONSUMER, request, message.client_id, serve):
+            if self._quotas.hold(CONSUMER, request, message.client_id, serve):
                 return
         self._serve(request, message)
 
     def _serve(self, request: Inbound, message: m.FetchRequest) -> None:
-        self._node.step(named(FetchArrived, (request.connection, request, message, request.peer)))
+        self._driver.step(named(FetchArrived, (request.connection, request, message, request.peer)))
         if message.replica_id >= 0:
             # What this fetch proves may have acknowledged records, whose producers wait. All that has been noted in
             # this turn goes with their answers, also to the log writers.
             self._turn.hurry()
         if not request.is_answered:
             request.has_waited = True
-            request.on_cancel(lambda: self._node.step(Cancelled(request)))
+            request.on_cancel(lambda: self._driver.step(Cancelled(request)))
 
     def answer(self, effect: Answer) -> None:
         """Send what the broker says, with what the client's quota has to say."""
@@ -81,15 +88,15 @@ class Fetches:
             request.connection.flush()
 
     def _account(self, request: Inbound, message: m.FetchRequest, response: m.FetchResponse) -> None:
-        counters, total, is_client = self._node.counters, 0, message.replica_id < 0
+        counters, total, is_client = self._counters, 0, message.replica_id < 0
         for result in response.partitions:
             total += result.size
             if result.error != ErrorCode.NONE:
-                self._node.count_failed(counters.failed_fetches, result.topic)
+                count_failed(counters.failed_fetches, result.topic, self._driver.view)
             if is_client and result.size:
                 counters.bytes_out[result.topic] += result.size
         if is_client:
-            self._node.quotas.take(CONSUMER, request, message.client_id, total)
+            self._quotas.take(CONSUMER, request, message.client_id, total)
         else:
             counters.replication_bytes_out += total
 

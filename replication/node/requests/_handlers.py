@@ -21,8 +21,8 @@ from ...core.control.view import ClusterView
 from ...core.errors import ErrorCode
 from ...core.types import PartitionId
 from ...metadata import MetadataError
-from .._replicas import Replicas
 from ..coordination._coordination import KINDS as COORDINATION_KINDS
+from ..driver import Driver
 from ..operations.health import Health
 from ..operations.inbound import Inbound, TransportInbound
 from ..service import ServiceError
@@ -43,17 +43,17 @@ class Handlers:
 
     def __init__(
         self,
-        replicas: Replicas,
+        driver: Driver,
         state: ClusterState,
         identity: Identity,
         nursery: trio.Nursery,
         users: Users,
         authoriser: Authoriser,
     ) -> None:
-        self._replicas = replicas
+        self._driver = driver
         self._state = state
         self._identity = identity
-        self.health = Health(replicas, state)
+        self.health = Health(driver, state)
         self._nursery = nursery
         self._users = users
         self._authoriser = authoriser
@@ -61,9 +61,9 @@ class Handlers:
         self._producer_ids = range(0)
         self._taking_ids = trio.Lock()
         self._by_kind: dict[int, Callable[[Inbound], None]] = {
-            m.Kind.PRODUCE: replicas.produces.serve,
-            m.Kind.FETCH: replicas.fetches.serve,
-            m.Kind.DELETE_RECORDS: replicas.produces.serve_deletion,
+            m.Kind.PRODUCE: driver.produces.serve,
+            m.Kind.FETCH: driver.fetches.serve,
+            m.Kind.DELETE_RECORDS: driver.produces.serve_deletion,
             m.Kind.LIST_OFFSETS: self._list_offsets,
             m.Kind.READ_INDEX: self._read_index,
             m.Kind.OFFSET_FOR_LEADER_EPOCH: self._epoch_ends,
@@ -86,7 +86,7 @@ class Handlers:
             m.Kind.GET_REPLICA_LOG_INFO: self._get_replica_log_info,
             m.Kind.IS_SILENT: self._is_silent,
             m.Kind.DESCRIBE_NODE: self._describe_node,
-            **dict.fromkeys(COORDINATION_KINDS, replicas.coordination.serve),
+            **dict.fromkeys(COORDINATION_KINDS, driver.coordination.serve),
             m.Kind.DESCRIBE_CHANGES: self._describe_changes,
         }
 
@@ -106,14 +106,14 @@ class Handlers:
                 problem = problem_of(kind, message)
         except wire.WireError as error:
             problem = str(error)
-        replicas = self._replicas
+        driver = self._driver
         inbound = TransportInbound(
             kind,
             message,
             request.payload,
             request.connection,
-            replicas.counters,
-            replicas.now,
+            driver.counters,
+            driver.now,
             request.arrived,
         )
         inbound.request = request
@@ -141,9 +141,9 @@ class Handlers:
             is_for_coordinator = inbound.message.transaction is not None
         if is_for_coordinator:
             # What several ask of a coordinator in a turn is asked, and written, together.
-            self._replicas.settle_later()
+            self._driver.settle_later()
         else:
-            self._replicas.settle()
+            self._driver.settle()
 
     def _begin(self, request: Inbound, serve: Callable[..., Awaitable[None]], *arguments: object) -> None:
         """Serve a request in a task of its own."""
@@ -161,11 +161,11 @@ class Handlers:
 
     def disconnected(self, connection: Hashable) -> None:
         """A connection has ended, and nothing of it is in flight."""
-        self._replicas.step(Disconnected(connection))
+        self._driver.step(Disconnected(connection))
 
     def _list_offsets(self, request: Inbound) -> None:
         message: m.ListOffsetsRequest = request.message
-        look_ups = self._replicas.broker.queries.look_ups(message.partitions)
+        look_ups = self._driver.broker.queries.look_ups(message.partitions)
         if len(look_ups) > m.MOST_LOOK_UPS:
             request.fail(
                 ErrorCode.INVALID_REQUEST,
@@ -181,27 +181,27 @@ class Handlers:
         self, request: Inbound, message: m.ListOffsetsRequest, look_ups: Sequence[LookUp]
     ) -> None:
         """The device may have to be waited for."""
-        self._tell_offsets(request, message, await self._replicas.cold_reads.look_up(look_ups))
+        self._tell_offsets(request, message, await self._driver.cold_reads.look_up(look_ups))
 
     def _tell_offsets(
         self, request: Inbound, message: m.ListOffsetsRequest, found: Mapping[LookUp, Found]
     ) -> None:
-        list_offset = self._replicas.broker.queries.list_offset
+        list_offset = self._driver.broker.queries.list_offset
         results = [list_offset(wanted, found, message.isolation_level) for wanted in message.partitions]
         request.reply(m.ListOffsetsResponse(partitions=results))
 
     def _epoch_ends(self, request: Inbound) -> None:
         message: m.EpochEndsRequest = request.message
-        epoch_end = self._replicas.broker.queries.epoch_end
+        epoch_end = self._driver.broker.queries.epoch_end
         request.reply(m.EpochEndsResponse(partitions=[epoch_end(each) for each in message.partitions]))
 
     def _read_index(self, request: Inbound) -> None:
         message: m.ReadIndexRequest = request.message
-        self._replicas.step(ReadIndexArrived(request, message))
+        self._driver.step(ReadIndexArrived(request, message))
 
     def _metadata(self, request: Inbound) -> None:
         message: m.MetadataRequest = request.message
-        view = self._replicas.view
+        view = self._driver.view
         if isinstance(request, TransportInbound):
             self._described.keep(view.partitions)
             request.reply(describe_view(view, message, self._described))
@@ -211,7 +211,7 @@ class Handlers:
 
     def _describe_partitions(self, request: Inbound) -> None:
         message: m.DescribePartitionsRequest = request.message
-        partitions, next_cursor = self._replicas.describe(message, page_size(message.partition_limit))
+        partitions, next_cursor = self._driver.describe(message, page_size(message.partition_limit))
         response = m.DescribePartitionsResponse(
             node_id=self._identity.node_id,
             incarnation=self._identity.incarnation,
@@ -253,11 +253,11 @@ class Handlers:
 
     def _get_replica_log_info(self, request: Inbound) -> None:
         message: m.GetReplicaLogInfoRequest = request.message
-        request.reply(self._replicas.broker.peers.tell_logs(message))
+        request.reply(self._driver.broker.peers.tell_logs(message))
 
     def _is_silent(self, request: Inbound) -> None:
         message: m.IsSilentRequest = request.message
-        request.reply(self._replicas.broker.suspicion.tell(message))
+        request.reply(self._driver.broker.suspicion.tell(message))
 
     def _admin_request(self, request: Inbound) -> None:
         """What only the controller can grant: ours does, or the request is passed on to it."""
@@ -265,7 +265,7 @@ class Handlers:
         if self._state.is_controller or message.forwarded:
             self._state.grant(message, lambda response: request.reply(response))
         else:
-            self._replicas.step(ForwardArrived(request, m.Kind(request.kind), message))
+            self._driver.step(ForwardArrived(request, m.Kind(request.kind), message))
 
     def _init_producer_id(self, request: Inbound) -> None:
         message: m.InitProducerIdRequest = request.message
@@ -313,7 +313,7 @@ class Handlers:
 
     def _describe_producers(self, request: Inbound) -> None:
         message: m.DescribeProducersRequest = request.message
-        queries = self._replicas.broker.queries
+        queries = self._driver.broker.queries
         if message.producer_id == m.EVERY_PRODUCER:
             results = queries.describe_producers(
                 message.partitions, self._timestamps, any_replica=message.any_replica
@@ -324,7 +324,7 @@ class Handlers:
 
     def _timestamps(self, partition: PartitionId) -> dict[int, int]:
         """Of the last batch of each producer, as the log has it."""
-        host = self._replicas.hosts.get(partition)
+        host = self._driver.hosts.get(partition)
         if host is None or host.log is None:
             return {}
         return {each.producer_id: each.timestamp_ms for each in host.log.producer_states()}

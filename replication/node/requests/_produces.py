@@ -16,34 +16,41 @@ from ...core.control.quotas import PRODUCER
 from ...core.errors import ErrorCode
 from ...core.making import named
 from ..coordination._coordination import Creation
+from ..operations.counters import count_failed
 from ..operations.inbound import Inbound
 from ._batch_checks import CompressedChecks, Findings, is_compressed
 from ._payloads import SharedPayload
 
 if TYPE_CHECKING:
-    from .._replicas import Replicas
+    from ..operations.counters import Counters
+    from ..operations.quotas import ClientQuotas
+    from ..ports import Driving
 
 
 class Produces:
     """Decodes and encodes, counts what is appended, and has clients keep to their quotas."""
 
-    def __init__(self, node: Replicas, nursery: trio.Nursery) -> None:
-        self._node = node
-        self._compressed = CompressedChecks(nursery, node.settle)
+    def __init__(
+        self, driver: Driving, quotas: ClientQuotas, counters: Counters, nursery: trio.Nursery
+    ) -> None:
+        self._driver = driver
+        self._quotas = quotas
+        self._counters = counters
+        self._compressed = CompressedChecks(nursery, driver.settle)
 
     def serve(self, request: Inbound) -> None:
         """Take a produce request from the transport; its client's quota may have it wait."""
         message: m.ProduceRequest = request.message
-        if self._node.quotas.is_limited:
+        if self._quotas.is_limited:
             serve = partial(self._serve, request, message)
-            if self._node.quotas.hold(PRODUCER, request, message.client_id, serve):
+            if self._quotas.hold(PRODUCER, request, message.client_id, serve):
                 return
         self._serve(request, message)
 
     def serve_deletion(self, request: Inbound) -> None:
         """Take a delete-records request from the transport."""
         message: m.DeleteRecordsRequest = request.message
-        self._node.step(DeleteRecordsArrived(request, message))
+        self._driver.step(DeleteRecordsArrived(request, message))
 
     def reply(self, effect: Reply) -> None:
         """Send what the broker says, with what the client's quota has to say."""
@@ -55,7 +62,7 @@ class Produces:
         if isinstance(response, m.ProduceResponse):
             for result in response.partitions:
                 if result.error != ErrorCode.NONE:
-                    self._node.count_failed(self._node.counters.failed_produces, result.topic)
+                    count_failed(self._counters.failed_produces, result.topic, self._driver.view)
             if request.throttle_ms:
                 response = attrs.evolve(response, throttle_time_ms=request.throttle_ms)
         request.reply(response)
@@ -68,8 +75,8 @@ class Produces:
             request.payload.release()
             request.fail(ErrorCode.INVALID_REQUEST, f"failed to read the payload of the request: {error}")
             return
-        if self._node.quotas.is_limited:
-            self._node.quotas.take(PRODUCER, request, message.client_id, payload.size)
+        if self._quotas.is_limited:
+            self._quotas.take(PRODUCER, request, message.client_id, payload.size)
         take = partial(self._take, request, message, payload)
         self._compressed.proceed(request.connection, self._to_decompress(message, payload), take)
 
@@ -82,7 +89,7 @@ class Produces:
             if wanted.size < 0 or end > payload.size:
                 break
             if is_compressed(payload.view, position, wanted.size):
-                config = self._node.topic_config(wanted.topic)
+                config = self._driver.view.config_of(wanted.topic)
                 if config.validates_compressed and wanted.size <= config.max_message_bytes:
                     found[position] = payload.view[position:end]
             position = end
@@ -93,13 +100,13 @@ class Produces:
     ) -> None:
         payload.findings = findings
         try:
-            self._node.step(named(ProduceArrived, (request, message, payload)))
+            self._driver.step(named(ProduceArrived, (request, message, payload)))
             self._count(message, payload)
         finally:
             payload.let_go()
 
     def _count(self, message: m.ProduceRequest, payload: SharedPayload) -> None:
-        counters, position = self._node.counters, 0
+        counters, position = self._counters, 0
         for wanted in message.partitions:
             batches = payload.lent.get(position)
             if batches is not None and batches.taken:

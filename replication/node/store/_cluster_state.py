@@ -23,8 +23,8 @@ from ...core.store_transaction import Committed, Conflict, SessionOver
 from ...core.types import PartitionId
 from ...metadata import MetadataError, MetadataStore, Session
 from .._policies import election_policies
-from .._replicas import Replicas
 from ..coordination._group_settings import internal_topics
+from ..driver import Driver
 from ..operations.changes import Changes
 from ..operations.history import ChangeHistory
 from . import _store
@@ -46,12 +46,10 @@ ADMIN_TIMEOUT = 9.0
 class ClusterState:
     """Follows the store, keeps the node's controller informed, and writes for it and for the replicas."""
 
-    def __init__(
-        self, store: MetadataStore, replicas: Replicas, session: Session, nursery: trio.Nursery
-    ) -> None:
+    def __init__(self, store: MetadataStore, driver: Driver, session: Session, nursery: trio.Nursery) -> None:
         self.session = session
         self._store = store
-        self._replicas = replicas
+        self._driver = driver
         self._nursery = nursery
         self._reader = ViewReader()
         self.history = ChangeHistory()
@@ -61,11 +59,11 @@ class ClusterState:
         """When the store took a write of this node last; it is asked to every `proof_interval_ms`."""
         self.store_problem = ""
         """Why it may not have taken the last one; empty if it has."""
-        settings = replicas.settings
-        replicas.broker.context.fits = self._fits
+        settings = driver.settings
+        driver.broker.context.fits = self._fits
         self._controller = faces.Controller(
             settings.node_id,
-            replicas.incarnation,
+            driver.incarnation,
             policies=election_policies(),
             imbalance_percentage=settings.leader_imbalance_per_broker_percentage,
             internal=internal_topics(settings),
@@ -73,7 +71,7 @@ class ClusterState:
             process=uuid.uuid4().hex,
         )
         self._isr = IsrWriter(
-            store, replicas, lambda: self.session, lambda *task: self._nursery.start_soon(*task)
+            store, driver, lambda: self.session, lambda *task: self._nursery.start_soon(*task)
         )
         self._read_again = trio.Event()
         self._next_request = 0
@@ -176,14 +174,14 @@ class ClusterState:
             self._confirmations_done = number
 
     async def _read(self) -> None:
-        known = self._replicas.view.revision
+        known = self._driver.view.revision
         reading = await self._reader.ask(self._store)
         answer = reading.answer
         is_older = faces.was_put_back(answer.revision, known)
         if is_older or answer.store_id != (self._store_id or answer.store_id):
             which = "went back to an older state" if is_older else "was replaced by another"
             raise put_back(
-                f"the metadata store {which} while node {self._replicas.settings.node_id} ran: it is at revision "
+                f"the metadata store {which} while node {self._driver.settings.node_id} ran: it is at revision "
                 f"{answer.revision}, and was at {known}"
             )
         self._store_id = answer.store_id
@@ -191,36 +189,36 @@ class ClusterState:
 
     def registered(self, revision: int) -> None:
         """This process is registered since a revision of the store: what was read before is not told to anybody."""
-        self._replicas.broker.context.registered = revision
+        self._driver.broker.context.registered = revision
 
     def apply(self, reading: Reading) -> None:
         """Tell the replicas and the controller what the store holds; older readings are ignored."""
         revision = reading.answer.revision
-        may_read = self._replicas.broker.assignments.may_read(revision)
-        if not may_read or revision < self._replicas.view.revision:
+        may_read = self._driver.broker.assignments.may_read(revision)
+        if not may_read or revision < self._driver.view.revision:
             return
-        before, view = self._replicas.view, self._reader.read(reading)
+        before, view = self._driver.view, self._reader.read(reading)
         self._tell_changes(before, view)
-        self._replicas.apply(view)
+        self._driver.apply(view)
         self._step(faces.ViewChanged(view=view))
         self._applied.set()
         self._applied = trio.Event()
         self.on_view()
-        if self._replicas.settings.node_id in view.nodes:
+        if self._driver.settings.node_id in view.nodes:
             self.ready.set()
         else:
             self.unregistered.set()
 
     def _tell_changes(self, before: ClusterView, after: ClusterView) -> None:
         """One line for each change that concerns us: of all partitions as the controller, else of ours."""
-        holder, me = after.controller, self._replicas.settings.node_id
+        holder, me = after.controller, self._driver.settings.node_id
         leads = holder is not None and holder.node_id == me
 
         def tells(partition: PartitionId) -> bool:
             # Asked when the line is written, which may be long after the log of a deleted partition has gone.
             versioned = after.partitions.get(partition) or before.partitions.get(partition)
             replicas = versioned.record.replicas if versioned is not None else ()
-            return leads or partition in self._replicas.hosts or me in replicas
+            return leads or partition in self._driver.hosts or me in replicas
 
         self._changes.tell(Changes(before, after, tells, self._isr.reasons).events())
         self._isr.forget_reasons(after.partitions)
@@ -254,7 +252,7 @@ class ClusterState:
         self._nursery.start_soon(self._step_back, partition)
 
     async def _step_back(self, partition: PartitionId) -> None:
-        me = self._replicas.settings.node_id
+        me = self._driver.settings.node_id
         try:
             seen = await _store.get(self._store, rec.partition_key(partition))
             transaction = faces.step_back(seen, me, partition)
@@ -286,7 +284,7 @@ class ClusterState:
                 case faces.ReadView():
                     self.read_again()
                 case faces.AskReplicas():
-                    self._replicas.step(AskLogs(effect))
+                    self._driver.step(AskLogs(effect))
                 case faces.Reply():
                     if effect.response.error == ErrorCode.UNKNOWN_SERVER_ERROR:
                         log.error("refused a request to the controller: %s", effect.response.message)
@@ -297,13 +295,13 @@ class ClusterState:
         self._step(faces.LogsTold(logs=effect.logs))
 
     async def _commit(self, effect: faces.Commit) -> None:
-        log.debug("node %d writes: %s", self._replicas.settings.node_id, effect.reason)
+        log.debug("node %d writes: %s", self._driver.settings.node_id, effect.reason)
         # Those of now: the store may show what is written before it says that it is.
-        former = self._replicas.view.partitions
+        former = self._driver.view.partitions
         try:
             outcome = await _store.commit(self._store, effect.transaction, self.session)
         except (MetadataError, wire.WireError) as error:
-            log.warning("node %d could not write: %s", self._replicas.settings.node_id, error)
+            log.warning("node %d could not write: %s", self._driver.settings.node_id, error)
             await trio.sleep(RETRY_PAUSE)
             self._step(faces.CommitDone(outcome="unknown"))
             return
@@ -314,7 +312,7 @@ class ClusterState:
             case Conflict():
                 done = faces.CommitDone(outcome="conflict", key=outcome.key)
             case SessionOver():
-                log.warning("node %d could not write: its session has ended", self._replicas.settings.node_id)
+                log.warning("node %d could not write: its session has ended", self._driver.settings.node_id)
                 await trio.sleep(RETRY_PAUSE)
                 done = faces.CommitDone(outcome="unknown")
             case _:
@@ -323,7 +321,7 @@ class ClusterState:
 
     def _count_elections(self, effect: faces.Commit, partitions: Mapping[PartitionId, rec.Versioned]) -> None:
         """partitions: as they were before this was written."""
-        counters = self._replicas.counters
+        counters = self._driver.counters
         for put in effect.puts:
             record = put.record
             if not isinstance(record, rec.PartitionRecord):
@@ -336,7 +334,7 @@ class ClusterState:
 
     async def rebalance(self) -> None:
         """Have the controller look now and then whether leaders are where they should be."""
-        settings = self._replicas.settings
+        settings = self._driver.settings
         if not settings.auto_leader_rebalance_enable:
             return
         while True:
@@ -348,7 +346,7 @@ class ClusterState:
 
     async def relieved(self) -> None:
         """Wait until others lead what we led and do without us in the ISRs, as far as there are others."""
-        while not self._replicas.view.is_relieved(self._replicas.settings.node_id):
+        while not self._driver.view.is_relieved(self._driver.settings.node_id):
             await self._applied.wait()
 
     async def leave(self) -> None:

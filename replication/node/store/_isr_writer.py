@@ -18,7 +18,7 @@ from ...metadata import MetadataError, MetadataStore, Session
 from . import _store
 
 if TYPE_CHECKING:
-    from .._replicas import Replicas
+    from ..driver import Driver
 
 log = logging.getLogger("insync.node")
 
@@ -29,13 +29,13 @@ class IsrWriter:
     """Does as the machine says, one thing at a time."""
 
     def __init__(
-        self, store: MetadataStore, replicas: Replicas, session: Callable[[], Session], spawn: Spawn
+        self, store: MetadataStore, driver: Driver, session: Callable[[], Session], spawn: Spawn
     ) -> None:
         """`session` is asked for each transaction; `spawn(function, *arguments)` runs something in a task."""
         self.reasons: dict[tuple[PartitionId, int], str] = {}
         """Why we have written what the store will show us, by partition and partition epoch."""
         self._store = store
-        self._replicas = replicas
+        self._driver = driver
         self._session = session
         self._spawn = spawn
 
@@ -52,7 +52,7 @@ class IsrWriter:
 
     def settled(self, effect: IsrSettled) -> None:
         """Count what became of a change."""
-        counters, proposal = self._replicas.counters, effect.proposal
+        counters, proposal = self._driver.counters, effect.proposal
         if not isinstance(effect.outcome, ev.IsrStored):
             counters.failed_isr_updates += 1
             self.reasons.pop((proposal.record.id, proposal.record.partition_epoch), None)
@@ -86,5 +86,5 @@ class IsrWriter:
         self._tell(IsrsWritten(outcome))
 
     def _tell(self, event: Event) -> None:
-        self._replicas.step(event)
-        self._replicas.settle()
+        self._driver.step(event)
+        self._driver.settle()

@@ -68,7 +68,11 @@ def _arguments() -> argparse.Namespace:
         "--seconds", type=float, default=20.0, help="processor time for each change (default 20)"
     )
     parser.add_argument(
-        "--tests", nargs="+", default=(), metavar="PATH", help="ask these unit tests (default: all of the rooms)"
+        "--tests",
+        nargs="+",
+        default=(),
+        metavar="PATH",
+        help="ask these unit tests (default: all of the rooms)",
     )
     parser.add_argument("--tests-only", action="store_true", help="ask the unit tests and not the simulator")
     parser.add_argument("--only", default="", metavar="REGEX", help="only changes whose id matches")

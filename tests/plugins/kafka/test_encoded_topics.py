@@ -121,8 +121,8 @@ async def test_a_node_tells_what_is_so_now(tmp_path: Path) -> None:
     """The same as to those who also ask what they may do: that is made of the records each time."""
     least, most = OFFERED.ranges[Api.METADATA]
     async with node_at(tmp_path) as node, client_of(node) as client:
-        assert node._replicas is not None
-        replicas = node._replicas
+        assert node._driver is not None
+        replicas = node._driver
         for name in ("one", "two"):
             await make(node, name)
         versions = range(max(1, least), most + 1)

@@ -159,7 +159,7 @@ async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
 async def test_a_client_that_goes_leaves_no_parked_fetch(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node:
         await make(node)
-        replicas = node._replicas
+        replicas = node._driver
         assert replicas is not None
         serving = replicas.broker.serving
         async with client_of(node) as client:
@@ -297,8 +297,8 @@ async def test_a_topic_made_at_another_node_is_found_at_once(tmp_path: Path) -> 
         client_of(node) as client,
         client_of(second) as admin,
     ):
-        assert node._replicas is not None
-        replicas = node._replicas
+        assert node._driver is not None
+        replicas = node._driver
         await until(lambda: 2 in replicas.view.nodes, "the other node is known")
         look_only_when_asked(node)
         for index in range(10):
@@ -317,8 +317,8 @@ async def test_a_topic_made_at_another_node_is_found_at_once(tmp_path: Path) -> 
 
 def look_only_when_asked(node: Node) -> None:
     """A node that hears of no change by itself: what it is to know, it must look for."""
-    assert node._replicas is not None
-    state: Any = node._replicas.store
+    assert node._driver is not None
+    state: Any = node._driver.store
     read, confirm, asked = state._read, state.confirm, False
 
     async def read_if_asked() -> None:

@@ -92,8 +92,8 @@ async def test_a_leader_that_has_just_gone_silent_is_told_as_no_leader(tmp_path:
     ]
     async with node_at(tmp_path) as node, client_of(node) as client:
         await make(node)
-        assert node._replicas is not None
-        following = node._replicas.broker.following
+        assert node._driver is not None
+        following = node._driver.broker.following
         with pytest.MonkeyPatch.context() as patch:
             for doubted, expected in (
                 (frozenset[int](), (1, 0)),

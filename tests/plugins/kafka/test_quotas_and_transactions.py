@@ -264,7 +264,7 @@ async def test_what_was_changed_at_one_node_is_told_by_another(
             confirming.remove(self)
 
     async def read_if_asked(self: ClusterState) -> None:
-        if self._replicas.settings.node_id == 2 and self not in confirming:
+        if self._driver.settings.node_id == 2 and self not in confirming:
             await trio.sleep_forever()
         await read(self)
 

@@ -41,9 +41,9 @@ def was_clean(folder: Path, node_id: int = 1) -> bool:
 def fail_log(node: object) -> None:
     """As when the node's only device breaks."""
     held = node._held  # type: ignore[attr-defined]
-    partition = next(iter(held._replicas.hosts))
+    partition = next(iter(held._driver.hosts))
     node._portal.post(  # type: ignore[attr-defined]
-        lambda: held._replicas.log_failed(partition, StorageBrokenError("a test breaks it"))
+        lambda: held._driver.log_failed(partition, StorageBrokenError("a test breaks it"))
     )
 
 

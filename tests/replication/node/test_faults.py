@@ -53,8 +53,8 @@ async def refuse(*arguments: object, **named: object) -> None:
 
 async def crash(node: Node) -> None:
     """Make the node stop as after a failed log, that is without a proof of what it holds."""
-    assert node._replicas is not None
-    node._replicas.log_failed(next(iter(node._replicas.hosts)), StorageBrokenError("a test breaks it"))
+    assert node._driver is not None
+    node._driver.log_failed(next(iter(node._driver.hosts)), StorageBrokenError("a test breaks it"))
     await trio.sleep_forever()
 
 

@@ -39,8 +39,8 @@ def addresses(links: Links) -> set[str]:
 
 
 def fetches_from(node: Node) -> set[str]:
-    assert node._replicas is not None
-    return {connection.url for connection in node._replicas.dialler.connections}
+    assert node._driver is not None
+    return {connection.url for connection in node._driver.dialler.connections}
 
 
 async def until(condition: Callable[[], bool]) -> None:

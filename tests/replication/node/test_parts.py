@@ -24,9 +24,9 @@ from insync.replication.core.transactions.shard import AllocateIds, IdsAllocated
 from insync.replication.core.types import PartitionId
 from insync.replication.metadata import MemoryHub, Put, StoreUnavailableError
 from insync.replication.node import NodeSettings
-from insync.replication.node._replicas import Replicas
 from insync.replication.node._timers import Timers
 from insync.replication.node.coordination._coordination import Coordination
+from insync.replication.node.driver import Driver
 from insync.replication.node.logs._log_writer import CallWork, Lane, LogWriter
 from insync.replication.node.logs._startup_scan import Found
 from insync.replication.node.requests._handlers import Handlers
@@ -38,9 +38,9 @@ from insync.transport import ConnectError
 PARTITION = PartitionId("t", 0)
 
 
-def replicas(folder: Path, nursery: trio.Nursery) -> Replicas:
+def replicas(folder: Path, nursery: trio.Nursery) -> Driver:
     settings = NodeSettings(node_id=1, data_dir=folder, store="memory://")
-    return Replicas(settings, Found([LogDirectory(folder, cluster_id="c", node_id=1)]), 1, nursery)
+    return Driver(settings, Found([LogDirectory(folder, cluster_id="c", node_id=1)]), 1, nursery)
 
 
 def node_record(incarnation: int) -> rec.NodeRecord:
@@ -96,7 +96,7 @@ async def test_an_error_that_nobody_expects_in_an_answer_ends_the_node(
     with pytest.RaisesGroup(pytest.RaisesExc(KeyError, match="a mistake of ours")):
         async with trio.open_nursery() as nursery:
             dialler = replicas(tmp_path, nursery).dialler
-            monkeypatch.setattr(Replicas, "step", step)
+            monkeypatch.setattr(Driver, "step", step)
             ask = bx.Ask(question=1, connection="c", kind=m.Kind.FETCH, message=None, timeout=1.0)
             dialler.done(ask, ConnectError("lost"))
             with trio.fail_after(60):
@@ -246,7 +246,8 @@ async def test_a_revision_that_the_store_does_not_tell_is_unknown_to_its_coordin
             step=told.append,
             settle=lambda: None,
         )
-        coordination = Coordination(cast(Any, node), nursery)
+        nowhere = cast(Any, None)
+        coordination = Coordination(cast(Any, node), {}, nowhere, nowhere, nursery)
         for question in (ReadRevision(), AllocateIds(5)):
             coordination.obey[bx.AskOutside](bx.AskOutside(PARTITION, 3, question))
             await trio.testing.wait_all_tasks_blocked()
@@ -267,7 +268,7 @@ async def test_an_error_nobody_thought_of_ends_the_flusher_and_is_told(
     monkeypatch.setattr(directory, "flush_due", fail)
     async with trio.open_nursery() as nursery:
         settings = NodeSettings(node_id=1, data_dir=tmp_path, store="memory://", flush_interval_ms=1)
-        node = Replicas(settings, Found([directory]), 1, nursery)
+        node = Driver(settings, Found([directory]), 1, nursery)
         (home,) = node.directories
         home.flusher.start()
         with trio.fail_after(60):
@@ -410,7 +411,7 @@ def test_the_ends_of_epochs_are_told_for_each_partition_in_order() -> None:
     said: list[m.EpochEndsResponse] = []
     asked = [m.EpochEndPartition(topic="t", partition=number, leader_epoch=4) for number in (1, 0)]
     handlers = SimpleNamespace(
-        _replicas=SimpleNamespace(broker=SimpleNamespace(queries=SimpleNamespace(epoch_end=epoch_end)))
+        _driver=SimpleNamespace(broker=SimpleNamespace(queries=SimpleNamespace(epoch_end=epoch_end)))
     )
     request = SimpleNamespace(message=m.EpochEndsRequest(partitions=asked), reply=said.append)
     Handlers._epoch_ends(cast(Any, handlers), cast(Any, request))

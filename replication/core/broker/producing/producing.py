@@ -14,7 +14,6 @@ import attrs
 from ... import messages as m
 from ...control.internal_topics import STANDARD as INTERNAL_TOPICS
 from ...control.internal_topics import refusal_of_produce
-from ...control.records import TopicConfig
 from ...errors import ErrorCode
 from ...making import maker, named
 from ...partition import effects as partition_fx
@@ -38,7 +37,6 @@ memory,
 and its connection may have ended long ago.
 """
 
-_DEFAULTS = TopicConfig()
 _batch, _outcome = maker(partition_ev.Produce), maker(m.ProduceResult)
 _answer = maker(m.ProduceResponse)
 _Result = TypeVar("_Result", m.ProduceResult, m.DeleteRecordsResult)
@@ -135,8 +133,7 @@ class Producing:
             raise RefusedBatchError(ErrorCode.INVALID_TOPIC, refusal_of_produce(wanted.topic))
         if partition not in ctx.replicas:
             raise RefusedBatchError(ctx.missing_error(partition), "")
-        topic = ctx.view.topics.get(wanted.topic)
-        limit = (topic.config if topic is not None else _DEFAULTS).max_message_bytes
+        limit = ctx.view.config_of(wanted.topic).max_message_bytes
         if wanted.size > limit:
             raise RefusedBatchError(
                 ErrorCode.RECORD_TOO_LARGE,

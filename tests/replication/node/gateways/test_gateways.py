@@ -196,9 +196,9 @@ async def test_a_parked_call_ends_with_its_client_and_is_not_answered(tmp_path: 
         for offset, end in enumerate(ends):
             client = Client()
             ticket = service.call(client, fetch(offset, wait_ms=60_000), answers.append)
-            assert service._replicas.broker.serving.parked  # type: ignore[attr-defined]
+            assert service._driver.broker.serving.parked  # type: ignore[attr-defined]
             end(ticket, client)
-            assert not service._replicas.broker.serving.parked  # type: ignore[attr-defined]
+            assert not service._driver.broker.serving.parked  # type: ignore[attr-defined]
             data = batch(b"x")
             await ask(Client(), produce(data), data)
         assert answers == []
@@ -208,7 +208,7 @@ async def test_a_parked_call_ends_with_its_client_and_is_not_answered(tmp_path: 
 async def test_a_question_that_is_cancelled_is_not_parked_any_more(tmp_path: Path) -> None:
     async with node_at(tmp_path):
         await make_topic()
-        serving = Probe.service._replicas.broker.serving  # type: ignore[attr-defined]
+        serving = Probe.service._driver.broker.serving  # type: ignore[attr-defined]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(Probe.service.ask, Client(), fetch(0, wait_ms=60_000))
             await until(lambda: bool(serving.parked), "it is parked")

@@ -141,8 +141,8 @@ async def lose_a_directory(
         assert {number: now[number] for number in now if number not in lost} == {
             number: before[number] for number in before if number not in lost
         }, "the other directory of the node goes on leading"
-        assert nodes[0]._replicas is not None
-        assert nodes[0]._replicas.offline.partitions == {PartitionId("t", number) for number in lost}
+        assert nodes[0]._driver is not None
+        assert nodes[0]._driver.offline.partitions == {PartitionId("t", number) for number in lost}
         await produce(servers, "t", [b"%d" % n for n in range(400, 600)])
         device.heal()
         assert sorted(int(value) for value in await consume(servers, "t", 4, 600)) == list(range(600))
@@ -170,7 +170,7 @@ async def test_a_directory_that_fails_while_another_is_reported_is_reported_too(
     monkeypatch.setattr(Registration, "say_offline", said)
     async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin:
         await admin.create_topic("t", 2, 1)
-        replicas = node._replicas
+        replicas = node._driver
         assert replicas is not None
         with trio.fail_after(30):
             for number in (0, 1):
@@ -256,8 +256,8 @@ async def test_a_device_that_lost_writes_is_no_proof_at_the_next_start(
             (bad,) = [folder for folder in given if (folder / "t-0").exists()]
             assert len(await trusted(tmp_path)) == 1 + others
             device.refuse(bad, error)
-            assert node._replicas is not None
-            offline = node._replicas.offline
+            assert node._driver is not None
+            offline = node._driver.offline
             async with Producer(node.endpoints, delivery_timeout_ms=1000, request_timeout_ms=500) as producer:
                 with trio.fail_after(60):
                     while not offline.partitions:
@@ -359,5 +359,5 @@ async def test_a_read_that_hangs_holds_up_nobody_else(
             assert not found
             go_on.set()
         assert found[0] == 0
-        assert node._replicas is not None
-        assert not node._replicas.offline.partitions
+        assert node._driver is not None
+        assert not node._driver.offline.partitions

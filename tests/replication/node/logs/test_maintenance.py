@@ -18,7 +18,7 @@ from insync.replication.core.broker.membership.assignments import Assignments
 from insync.replication.core.control.records import TopicConfig
 from insync.replication.core.faces import ClockVerdict, WallClocks
 from insync.replication.core.types import PartitionId
-from insync.replication.node import _replicas
+from insync.replication.node import driver
 from insync.replication.node.logs import _maintenance_thread
 from insync.replication.node.logs._maintenance_thread import LogKeeper, Progress, log_settings
 from insync.storage import Log, LogDirectory, LogSettings, StorageFullError, Stray
@@ -79,11 +79,11 @@ async def test_the_keeper_may_ask_while_a_replica_goes(
 ) -> None:
     """It is a thread: it also looks between the end of a replica and that of its log."""
     if question == "leads":
-        monkeypatch.setattr(_replicas.Replicas, "high_watermark", lambda self, partition: 0)
-    answer, remove = getattr(_replicas.Replicas, question), Assignments._remove
+        monkeypatch.setattr(driver.Driver, "high_watermark", lambda self, partition: 0)
+    answer, remove = getattr(driver.Driver, question), Assignments._remove
     asked = threading.Semaphore(0)
 
-    def ask(self: _replicas.Replicas, partition: PartitionId) -> object:
+    def ask(self: driver.Driver, partition: PartitionId) -> object:
         try:
             return answer(self, partition)
         finally:
@@ -96,7 +96,7 @@ async def test_the_keeper_may_ask_while_a_replica_goes(
         for _ in range(2):  # The first question may have begun before.
             assert asked.acquire(timeout=30), "the keeper's thread has ended"
 
-    monkeypatch.setattr(_replicas.Replicas, question, ask)
+    monkeypatch.setattr(driver.Driver, question, ask)
     monkeypatch.setattr(Assignments, "_remove", remove_and_wait)
     options = {"log_maintenance_interval_ms": 5}
     async with Node(settings(tmp_path, 1, **options)) as node, Admin(node.endpoints) as admin:
@@ -288,7 +288,7 @@ async def test_a_clock_that_jumps_deletes_no_young_records(
     ahead = {"ms": 0}
     whole = _maintenance_thread.wall_clock_ms
     monkeypatch.setattr(_maintenance_thread, "wall_clock_ms", lambda: whole() + ahead["ms"])
-    for module in (_replicas,):
+    for module in (driver,):
         monkeypatch.setattr(module, "wall_clock_ms", lambda: whole() + ahead["ms"])
     async with AsyncExitStack() as stack:
         nodes = [await stack.enter_async_context(Node(settings(tmp_path, n, **SOON))) for n in (1, 2)]
@@ -321,16 +321,16 @@ async def test_one_clock_that_is_behind_is_named_and_stops_retention_on_its_own_
 ) -> None:
     """Of three. All nodes of this process have the same clock, so the report of node 3's is changed."""
     behind_ms = 30 * 86_400_000
-    hear, judge = WallClocks.heard, _replicas.Replicas.judge_clocks
+    hear, judge = WallClocks.heard, driver.Driver.judge_clocks
 
     def heard(clocks: WallClocks, node_id: int, distance: float) -> None:
         hear(clocks, node_id, distance - (behind_ms / 1000 if node_id == 3 else 0))
 
-    def judged(replicas: _replicas.Replicas, now_ms: int) -> ClockVerdict:
+    def judged(replicas: driver.Driver, now_ms: int) -> ClockVerdict:
         return judge(replicas, now_ms - (behind_ms if replicas.settings.node_id == 3 else 0))
 
     monkeypatch.setattr(WallClocks, "heard", heard)
-    monkeypatch.setattr(_replicas.Replicas, "judge_clocks", judged)
+    monkeypatch.setattr(driver.Driver, "judge_clocks", judged)
     async with AsyncExitStack() as stack:
         nodes = [await stack.enter_async_context(Node(settings(tmp_path, n, **SOON))) for n in (1, 2, 3)]
         servers = [url for node in nodes for url in node.endpoints]
@@ -382,7 +382,7 @@ async def test_changed_settings_of_a_topic_reach_its_logs(tmp_path: Path) -> Non
             await admin.create_topic("u", 1, 1)
         await produce(node.endpoints, "t", [b"x"] * 4)
         await produce(node.endpoints, "u", [b"x"] * 4)
-        replicas = node._replicas
+        replicas = node._driver
         assert replicas is not None
         topic = replicas.view.topics["t"]
         changed = attrs.evolve(topic, config=attrs.evolve(topic.config, retention_ms=77))

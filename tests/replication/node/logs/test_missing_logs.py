@@ -11,7 +11,7 @@ from insync.replication.core.broker.effects import ReadShard
 from insync.replication.core.broker.events import ShardRead
 from insync.replication.core.types import PartitionId
 from insync.replication.node import NodeSettings
-from insync.replication.node._replicas import Replicas
+from insync.replication.node.driver import Driver
 from insync.replication.node.logs._startup_scan import Found
 from insync.storage import LogDirectory
 
@@ -36,7 +36,7 @@ async def test_what_was_in_a_directory_that_is_offline_takes_no_work(tmp_path: P
     async with trio.open_nursery() as nursery:
         settings = NodeSettings(node_id=1, data_dir=tmp_path, store="memory://")
         found = Found([LogDirectory(tmp_path, cluster_id="c", node_id=1)])
-        node = Replicas(settings, found, 1, nursery)
+        node = Driver(settings, found, 1, nursery)
         found.offline.add(GONE)
         found.topic_ids[GONE] = "id"
         node.adopt(found)

@@ -38,11 +38,9 @@ class CountingLog:
 
 
 def reader_of(**logs: CountingLog) -> LogReader:
-    node: Any = SimpleNamespace(
-        hosts={PartitionId(topic, 0): SimpleNamespace(log=log) for topic, log in logs.items()},
-        cold_reads=SimpleNamespace(is_at_hand=lambda partition, log, offset: True),
-    )
-    return LogReader(node)
+    hosts: Any = {PartitionId(topic, 0): SimpleNamespace(log=log) for topic, log in logs.items()}
+    cold_reads: Any = SimpleNamespace(is_at_hand=lambda partition, log, offset: True)
+    return LogReader(hosts, cold_reads)
 
 
 @pytest.mark.parametrize("is_at_hand", [False, True])
@@ -62,7 +60,7 @@ def test_while_parked_fetches_are_looked_at_the_same_is_read_once(is_at_hand: bo
 def test_what_is_not_at_hand_is_not_read() -> None:
     log = CountingLog()
     reader = reader_of(orders=log)
-    reader._node.cold_reads.is_at_hand = lambda partition, log, offset: False  # type: ignore[method-assign]
+    reader._cold_reads.is_at_hand = lambda partition, log, offset: False  # type: ignore[method-assign]
     reader.shared = {}
     assert reader.range_at(ORDERS, 5, 1000, 6) is COLD
     assert not log.reads and not reader.shared

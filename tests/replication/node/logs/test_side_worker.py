@@ -301,9 +301,9 @@ async def test_another_topic_is_written_while_many_folders_wait_for_the_device(
             await produce(node.endpoints, "t", [b"first"])
             async with trio.open_nursery() as nursery, Producer(node.endpoints) as producer:
                 nursery.start_soon(admin.create_topic, "many", 40, 1)
-                assert node._replicas is not None
+                assert node._driver is not None
                 with trio.fail_after(60):
-                    while not any(each.topic == "many" for each in node._replicas.hosts):
+                    while not any(each.topic == "many" for each in node._driver.hosts):
                         await trio.lowlevel.checkpoint()
                     for number in range(20):
                         await (await producer.send("t", b"%d" % number)).wait()

@@ -136,16 +136,16 @@ async def test_a_lost_session_and_a_controller_that_is_gone_are_told(
 ) -> None:
     async with Node(settings(tmp_path, 1, metrics_port=0)) as node:
         await until(lambda: _is_ready(node))
-        state: Any = node._replicas.store  # type: ignore[union-attr]
+        state: Any = node._driver.store  # type: ignore[union-attr]
         with monkeypatch.context() as patch:
             expired = trio.Event()
             expired.set()
             patch.setattr(state, "session", type("Session", (), {"expired": expired})())
             wrong = await failing(node)
             assert list(wrong) == ["session"] and "has expired" in wrong["session"]
-        assert node._replicas is not None
+        assert node._driver is not None
         with monkeypatch.context() as patch:
-            patch.setattr(node._replicas.broker.context, "view", type(node._replicas.view)())
+            patch.setattr(node._driver.broker.context, "view", type(node._driver.view)())
             wrong = await failing(node)
         assert "not registered" in wrong["session"] and "no controller" in wrong["controller"]
         assert await failing(node) == {}

@@ -109,7 +109,7 @@ async def test_elections_count_that_the_store_shows_before_it_says_that_they_are
             outcome = await commit(store, transaction, session)
 
             async def shown() -> bool:
-                known = node._replicas.view.partitions
+                known = node._driver.view.partitions
                 elected = [
                     put.record.id for put in transaction.puts if isinstance(put.record, PartitionRecord)
                 ]
@@ -350,9 +350,9 @@ async def test_metrics_of_a_gateway_that_are_none_harm_no_others(
     tmp_path: Path, told: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Node(settings(tmp_path, 1, metrics_port=0)) as node:
-        assert node._replicas is not None
+        assert node._driver is not None
         right = Metric("insync_right", "gauge", "Of another.", ("a",), {("b",): 3})
-        node._replicas.gateway_metrics.update({0: lambda: told, 1: lambda: [right]})
+        node._driver.gateway_metrics.update({0: lambda: told, 1: lambda: [right]})
         scraped = await scrape(node.metrics_address)
         assert scraped.value("insync_right", a="b") == 3 and scraped.has("insync_alive_nodes")
         assert not any("insync_x" in each.name for each in scraped.samples)

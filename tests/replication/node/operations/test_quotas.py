@@ -247,16 +247,16 @@ async def test_a_producer_is_slowed_to_its_rate_and_another_is_not(tmp_path: Pat
         with StandstillWatch() as standstills:
             took = await produce("greedy")
         assert took >= 12 * 9000 / rate - BURST - 0.3
-        assert node._replicas is not None
-        throttled = node._replicas.counters.throttled_ms[PRODUCER]
+        assert node._driver is not None
+        throttled = node._driver.counters.throttled_ms[PRODUCER]
         assert throttled > 500 - 1000 * standstills.seconds, "who stood still has that much less to wait"
-        assert node._replicas.quotas.held == 0, "our client pauses by itself"
+        assert node._driver.quotas.held == 0, "our client pauses by itself"
         await produce("modest")
-        assert node._replicas.counters.throttled_ms[PRODUCER] == throttled, "others do not notice"
+        assert node._driver.counters.throttled_ms[PRODUCER] == throttled, "others do not notice"
         await admin.alter_quotas("client_id", "greedy", remove=["producer_byte_rate"])
         assert await admin.describe_quotas() == []
         await produce("greedy")
-        assert node._replicas.counters.throttled_ms[PRODUCER] == throttled, "the limit is gone"
+        assert node._driver.counters.throttled_ms[PRODUCER] == throttled, "the limit is gone"
         with pytest.raises(InvalidConfigError, match="1 byte a second"):
             await admin.alter_quotas("client_id", "greedy", {"producer_byte_rate": 0})
 
@@ -280,8 +280,8 @@ async def test_a_consumer_is_slowed_to_its_rate(tmp_path: Path) -> None:
                 while found < 12:
                     found += len(await consumer.poll(timeout_ms=200))
         assert trio.current_time() - start >= 12 * 9000 / rate - BURST - 0.3
-        assert node._replicas is not None
-        assert node._replicas.counters.throttled_ms[CONSUMER] > 500 - 1000 * standstills.seconds
+        assert node._driver is not None
+        assert node._driver.counters.throttled_ms[CONSUMER] > 500 - 1000 * standstills.seconds
 
 
 async def produce_one(servers: list[str]) -> None:
@@ -324,8 +324,8 @@ async def test_a_client_that_does_not_pause_is_held_up_and_loses_nothing(
             connection.request_nowait(m.Kind.PRODUCE, body, [batch], timeout=60, on_done=answer)
 
         async def holds() -> bool:
-            assert node._replicas is not None
-            return node._replicas.quotas.held > 0
+            assert node._driver is not None
+            return node._driver.quotas.held > 0
 
         await until(holds)
         with trio.fail_after(60):

@@ -43,10 +43,8 @@ class Asker:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.told: list[Any] = []
-        node: Any = SimpleNamespace(
-            step=self.told.append, settle=lambda: None, now=trio.current_time, counters=Counters()
-        )
-        self.dialler = Dialler(node, nursery)
+        driver: Any = SimpleNamespace(step=self.told.append, settle=lambda: None, now=trio.current_time)
+        self.dialler = Dialler(driver, Counters(), nursery)
 
     def ask(self, question: int, line: Line) -> None:
         message = m.IsSilentRequest(node_id=1, incarnation=1)

@@ -89,7 +89,7 @@ async def test_a_move_takes_as_long_as_its_throttle_says_and_in_sync_replicas_do
         await admin.alter_quotas("node", "", {f"{where}_replication_throttled_rate": rate})
 
         async def known() -> bool:
-            found = [node._replicas for node in (one, two)]
+            found = [node._driver for node in (one, two)]
             throttles = [
                 each.broker.serving.throttle if where == "leader" else each.broker.following.throttle
                 for each in found

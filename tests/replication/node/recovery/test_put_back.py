@@ -155,8 +155,8 @@ async def test_a_folder_that_was_replaced_by_an_empty_one_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Node(settings_on_disk(tmp_path, 1)) as node:
-        assert node._replicas is not None
-        (home,) = node._replicas.directories
+        assert node._driver is not None
+        (home,) = node._driver.directories
         directory_id = home.directory.directory_id
     assert "is not here" not in caplog.text
     shutil.rmtree(tmp_path / "node-1")

@@ -192,6 +192,6 @@ async def test_a_fetch_tells_the_clock_of_its_sender_alone(
             await connection.request(m.Kind.FETCH, wire.encode(request), timeout=30),
         ):
             pass
-        assert node._replicas is not None
-        assert node._replicas.judge_clocks(1).heard == heard
+        assert node._driver is not None
+        assert node._driver.judge_clocks(1).heard == heard
         nursery.cancel_scope.cancel()

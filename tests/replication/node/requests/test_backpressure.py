@@ -84,8 +84,8 @@ async def all_answered(flood: Flood) -> bool:
 
 
 def end_offset(node: Node) -> int:
-    assert node._replicas is not None
-    ((_, host),) = node._replicas.hosts.items()
+    assert node._driver is not None
+    ((_, host),) = node._driver.hosts.items()
     return host.replica.log.log_end_offset
 
 
@@ -105,8 +105,8 @@ async def test_small_batches_are_answered_late_when_many_wait(
     async with flooded(tmp_path, device, batch) as (node, flood):
         flood.send(3 * Limits().max_in_flight)
         answered = await settled(flood)
-        assert node._replicas is not None
-        (home,) = node._replicas.directories
+        assert node._driver is not None
+        (home,) = node._driver.directories
         assert answered == 100, "those that found the queue short"
         assert home.writer.queued == 100 + Limits().max_in_flight, "and those that may be unanswered"
         device.heal()

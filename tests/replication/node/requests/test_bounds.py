@@ -149,8 +149,8 @@ class Walked(list[str]):
 async def test_a_description_goes_through_the_topics_once(tmp_path: Path) -> None:
     async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin:
         await admin.create_topic("t", 3, 1)
-        assert node._replicas is not None
-        told, following = node._replicas.describe(m.DescribePartitionsRequest(topics=Walked(["t"])), 2)
+        assert node._driver is not None
+        told, following = node._driver.describe(m.DescribePartitionsRequest(topics=Walked(["t"])), 2)
         assert [each.partition for each in told] == [0, 1]
         assert following == m.PartitionName(topic="t", partition=2)
 
@@ -194,8 +194,8 @@ async def test_a_client_has_no_fetch_session(tmp_path: Path) -> None:
         )
         answer = await ask(stranger, m.Kind.FETCH, request)
         assert (answer.session_id, answer.partitions[0].error) == (0, 0)
-        assert node._replicas is not None
-        assert not node._replicas.broker.serving.sessions
+        assert node._driver is not None
+        assert not node._driver.broker.serving.sessions
 
 
 async def test_the_name_of_a_producer_is_short(tmp_path: Path) -> None:

@@ -224,8 +224,8 @@ async def test_topics_that_nobody_made_leave_nothing_behind(tmp_path: Path) -> N
         for kind, request in ((m.Kind.FETCH, fetched), (m.Kind.PRODUCE, produced)):
             with await link.request(kind, wire.encode(request), timeout=60) as answer:
                 assert len(wire.decode_response(kind, answer.body).partitions) >= len(names)
-        assert node._replicas is not None
-        counters = node._replicas.counters
+        assert node._driver is not None
+        counters = node._driver.counters
         assert counters.failed_fetches == counters.failed_produces == {"": len(names)}
         assert not counters.bytes_out
         nursery.cancel_scope.cancel()

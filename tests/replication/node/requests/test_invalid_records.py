@@ -178,8 +178,8 @@ async def test_unreadable_batches_are_told_of_once_and_make_the_node_unready(
                 sender.send(("t", 0, build_batch([b"k"], [bytes(200)], timestamps_ms=1000)))
             await sender.all(41)
             await until(lambda: check(False), 30)
-            assert node._replicas is not None
-            assert list(node._replicas.directories.troubles.unreadable.values()) == [1]
+            assert node._driver is not None
+            assert list(node._driver.directories.troubles.unreadable.values()) == [1]
             for _ in range(40):
                 sender.send(("t", 0, build_batch([b"k"], [bytes(200)], timestamps_ms=1000)))
             await sender.all(81)

@@ -6,6 +6,7 @@ import errno
 import mmap
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -13,6 +14,7 @@ import trio
 from insync.replication.core import messages as m
 from insync.replication.core.broker.producing.payloads import MalformedBatchError, RefusedBatchError
 from insync.replication.core.errors import ErrorCode
+from insync.replication.node.operations.counters import Counters
 from insync.replication.node.requests._payloads import NO_PAYLOAD, SharedPayload
 from insync.replication.node.requests._produces import Produces
 from insync.transport._payload import PayloadPool
@@ -110,7 +112,8 @@ async def test_one_that_cannot_be_read_is_given_back_and_its_request_fails() -> 
     payload = SimpleNamespace(size=10, view=unreadable, release=lambda: done.append("released"))
     message = m.ProduceRequest(acks=-1, timeout_ms=1000, partitions=[])
     request = SimpleNamespace(message=message, payload=payload, fail=lambda code, _: done.append(code))
-    node = SimpleNamespace(quotas=SimpleNamespace(is_limited=False), settle=None)
+    driver: Any = SimpleNamespace(settle=None)
+    quotas: Any = SimpleNamespace(is_limited=False)
     async with trio.open_nursery() as nursery:
-        Produces(node, nursery).serve(request)  # type: ignore[arg-type]
+        Produces(driver, quotas, Counters(), nursery).serve(request)  # type: ignore[arg-type]
     assert done == ["released", ErrorCode.INVALID_REQUEST]

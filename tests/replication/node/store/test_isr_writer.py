@@ -29,7 +29,7 @@ from insync.replication.metadata import (
     StoreUnavailableError,
     Unknown,
 )
-from insync.replication.node._replicas import Replicas
+from insync.replication.node.driver import Driver
 from insync.replication.node.store._isr_writer import IsrWriter
 
 from ..test_parts import replicas
@@ -81,7 +81,7 @@ class Bench:
 
     store: Counting
     writer: IsrWriter
-    node: Replicas
+    node: Driver
     session: Any
     hosts: dict[int, Host] = attrs.Factory(dict)
 
@@ -147,7 +147,7 @@ async def test_what_is_proposed_at_a_time_is_one_transaction(tmp_path: Path) -> 
             [ev.IsrStored(proposal_id=100 + n, version=2)] for n in range(count)
         ]
         assert await on.isr(0) == await on.isr(count - 1) == (1, 2)
-        assert on.writer._replicas.counters.isr_expands == count
+        assert on.writer._driver.counters.isr_expands == count
 
 
 async def test_a_store_is_given_no_more_at_once_than_it_takes(tmp_path: Path) -> None:
@@ -165,14 +165,14 @@ async def test_a_shrink_is_counted_though_the_view_shows_it_already(tmp_path: Pa
         for number, removing in ((0, (2,)), (1, ())):
             partition = PartitionId("t", number)
             record = attrs.evolve(RECORD, partition=number, partition_epoch=1)
-            on.writer._replicas.view.partitions[partition] = rec.Versioned(record, 2)  # type: ignore[index]
+            on.writer._driver.view.partitions[partition] = rec.Versioned(record, 2)  # type: ignore[index]
             proposal = fx.ProposeIsr(
                 proposal_id=7, record=record, version=1, joining=(), reason="a test", removing=removing
             )
             on.give(Host(partition), proposal)
         await on.settled()
         assert on.store.commits == [2]
-        counters = on.writer._replicas.counters
+        counters = on.writer._driver.counters
         assert (counters.isr_shrinks, counters.isr_expands, counters.failed_isr_updates) == (1, 0, 0)
 
 
@@ -227,7 +227,7 @@ async def test_an_unknown_fate_is_that_of_all_and_none_is_tried_again(
         await on.settled()
         assert on.store.commits == [3]
         assert [host.told for host in hosts] == [[ev.IsrUnclear(proposal_id=100 + n)] for n in range(3)]
-        assert on.writer._replicas.counters.failed_isr_updates == 3
+        assert on.writer._driver.counters.failed_isr_updates == 3
         assert on.writer.reasons == {}
 
 

@@ -112,7 +112,7 @@ async def test_an_address_that_is_none_holds_nobody_up(cluster: Cluster) -> None
             await store.commit([], [Put(rec.node_key(2), wire.encode_record(record))])
             await store.commit([], [Put(rec.partition_key(led.id), wire.encode_record(led))])
             with trio.fail_after(60):
-                while one._replicas is None or one._replicas.hosts[led.id].replica.role != "follower":
+                while one._driver is None or one._driver.hosts[led.id].replica.role != "follower":
                     await trio.lowlevel.checkpoint()
             # One of the two is for the node that nobody reaches; the other one is made.
             async with Admin(one.endpoints, request_timeout_ms=5000) as hurried:

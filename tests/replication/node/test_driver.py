@@ -18,7 +18,7 @@ from insync.replication.core.control.view import ClusterView
 from insync.replication.core.types import PartitionId
 from insync.replication.node import NodeSettings
 from insync.replication.node._replica_host import opened_event
-from insync.replication.node._replicas import Replicas
+from insync.replication.node.driver import Driver
 from insync.replication.node.gateways._service import Service
 from insync.replication.node.logs._log_writer import CallWork
 from insync.replication.node.logs._startup_scan import Found
@@ -41,13 +41,13 @@ HERE, ABSENT = PartitionId("t", 0), PartitionId("absent", 0)
 
 
 @asynccontextmanager
-async def hosting(tmp_path: Path, *, directories: int = 1) -> AsyncIterator[Replicas]:
+async def hosting(tmp_path: Path, *, directories: int = 1) -> AsyncIterator[Driver]:
     """A node that has a replica of `HERE`, whose leader is away, with an empty log; its threads run."""
     folders = [tmp_path / str(number) for number in range(directories)]
     settings = NodeSettings(node_id=1, data_dir=folders[0], store="memory://")
     found = Found([LogDirectory(folder, cluster_id="c", node_id=1) for folder in folders])
     async with trio.open_nursery() as nursery:
-        node = Replicas(settings, found, 1, nursery)
+        node = Driver(settings, found, 1, nursery)
         node.directories.start()
         node.apply(view(1))
         with trio.fail_after(30):

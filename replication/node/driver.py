@@ -1,13 +1,12 @@
-"""All replicas of a node, and what they share: the writer thread, the fetches, the store."""
+"""The driver of a node: reports events to the broker, and carries out its effects by one table."""
 
 from __future__ import annotations
 
 import logging
 import secrets
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -32,14 +31,13 @@ from ..core.broker.effects import (
     Reply,
     SetLogAside,
     StepBack,
+    Suspect,
     Warm,
     WriteIsrs,
 )
 from ..core.broker.events import Event, LogDeleted, LogFound, ViewRead
 from ..core.broker.machine import Broker
-from ..core.control.admin_requests import Request, Response
 from ..core.control.quotas import Entity
-from ..core.control.records import NodeRecord, TopicConfig
 from ..core.control.view import ClusterView
 from ..core.faces import ClockVerdict, WallClocks
 from ..core.partition import effects as fx
@@ -61,8 +59,8 @@ from .logs._log_writer import CallWork, Lane
 from .logs._maintenance_thread import clock_distance, wall_clock_ms
 from .logs._startup_scan import DAMAGED, Found, open_log, set_aside
 from .operations.counters import Counters
-from .operations.history import ChangeHistory
 from .operations.quotas import ClientQuotas
+from .ports import StoreWriter
 from .requests._fetches import Fetches, close_connection, fail, refuse
 from .requests._produces import Produces
 from .service import Metric
@@ -73,52 +71,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("insync.node")
 
 TICKS_PER_LAG_TIME = 20
-_DEFAULTS = TopicConfig()
 
 
-class StoreWriter(Protocol):
-    """What replicas ask of the node's side of the metadata store."""
-
-    history: ChangeHistory
-
-    def read_keys(self, effect: ReadKeys) -> None: ...
-
-    def write_isrs(self, effect: WriteIsrs) -> None: ...
-
-    def isr_settled(self, effect: IsrSettled) -> None: ...
-
-    def read_again(self) -> None: ...
-
-    def suspect(self, node: NodeRecord, reason: str) -> None: ...
-
-    def step_back(self, partition: PartitionId) -> None: ...
-
-    def logs_gathered(self, effect: LogsGathered) -> None: ...
-
-    @property
-    def is_controller(self) -> bool: ...
-
-    async def producer_ids(self, count: int) -> int: ...
-
-    async def revision(self) -> int: ...
-
-    def grant(self, request: Request, reply: Callable[[Response], None]) -> None: ...
-
-
-class Replicas:
-    """Owns every `ReplicaHost`. Each entry from outside ends with `settle`."""
+class Driver:
+    """Owns the broker and every `ReplicaHost`. Each entry from outside ends with `settle`."""
 
     def __init__(self, settings: NodeSettings, found: Found, incarnation: int, nursery: trio.Nursery) -> None:
         self.settings = settings
         self.incarnation = incarnation
         self.now = trio.lowlevel.current_clock().current_time
         """As `trio.current_time`, which looks the clock up each time."""
-        self._reader = LogReader(self)
+        self.hosts: dict[PartitionId, ReplicaHost] = {}
+        self.cold_reads = ColdReads(self, self.hosts, nursery)
+        self._reader = LogReader(self.hosts, self.cold_reads)
         self.broker = Broker(
             Context(settings.node_id, incarnation, _broker_settings(settings), self._reader, BatchMaker()),
             seed=secrets.token_bytes(32),
         )
-        self.hosts: dict[PartitionId, ReplicaHost] = {}
         self.timers = Timers(self.settle)
         self.offline = Offline(found.offline)
         self.counters = Counters()
@@ -132,12 +101,11 @@ class Replicas:
         max_difference = settings.max_clock_difference_ms / 1000
         self.clocks = WallClocks(clock_distance(wall_clock_ms()), max_difference)
         self.directories = LogDirectories(settings, found, self.offline, self)
-        self.produces = Produces(self, nursery)
-        self.fetches = Fetches(self)
-        self.cold_reads = ColdReads(self, nursery)
-        self.damaged_logs = DamagedLogs(self, nursery)
-        self.dialler = Dialler(self, nursery)
-        self.coordination = Coordination(self, nursery)
+        self.produces = Produces(self, self.quotas, self.counters, nursery)
+        self.fetches = Fetches(self, self.quotas, self.counters, self.clocks)
+        self.damaged_logs = DamagedLogs(self, self.hosts, self.directories, nursery)
+        self.dialler = Dialler(self, self.counters, nursery)
+        self.coordination = Coordination(self, self.hosts, self.directories, self.counters, nursery)
         self._obey: dict[type, Callable[[Any], None]] = {
             fx.Append: lambda effect: self.hosts[effect.partition].append(effect),
             fx.AssignEpoch: lambda effect: self.hosts[effect.partition].assign_epoch(effect),
@@ -164,6 +132,7 @@ class Replicas:
             CheckLog: self.damaged_logs.check,
             LogDamaged: self.damaged_logs.found,
             StepBack: lambda effect: self.store.step_back(effect.partition),
+            Suspect: lambda effect: self.store.suspect(effect.node, effect.reason),
             CloseConnection: close_connection,
             **self.dialler.obey,
             **self.coordination.obey,
@@ -399,15 +368,6 @@ class Replicas:
             self.failure.__cause__ = cause
         self.failed.set()
 
-    def topic_config(self, topic: str) -> TopicConfig:
-        """That of a topic that is not known (any more) as well: its requests are refused elsewhere."""
-        record = self.view.topics.get(topic)
-        return record.config if record is not None else _DEFAULTS
-
-    def count_failed(self, counted: Counter[str], topic: str) -> None:
-        """One more failure over a topic. Those that do not exist count as one: a client may name any number."""
-        counted[topic if topic in self.view.topics else ""] += 1
-
     def high_watermarks(self, partitions: Collection[PartitionId]) -> dict[tuple[str, int], int]:
         replicas, hosts = self.broker.context.replicas, self.hosts
         return {
@@ -417,7 +377,7 @@ class Replicas:
         }
 
     def _new_host(self, partition: PartitionId, home: Home | None) -> ReplicaHost:
-        host = self.hosts[partition] = ReplicaHost(self, partition, home)
+        host = self.hosts[partition] = ReplicaHost(self, partition, home, self.log_failed)
         return host
 
     def describe(
