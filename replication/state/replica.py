@@ -44,7 +44,8 @@ class Replica:
       servers: URLs of some nodes, as a list or comma separated.
       topic: The topic whose log holds the commands; created if absent. Nothing else may write to it.
       machine: Creates the state machine: its class, or a function without arguments.
-      partition, partitions: The partition to use, and the topic's number of partitions; see `Shards`.
+      partition: The partition to use; see `Shards`.
+      partitions: The topic's number of partitions.
       name: The name of the session, at most 200 characters. Opening the same name elsewhere fences this session.
         Default: a unique name.
       settings: All settings; alternatively single settings as keywords (fields of `StateSettings`). Further
