@@ -27,11 +27,11 @@ from ..processes import NodeProcess, cluster
 from . import _race_ours as ours
 from ._kafka import clients as theirs
 from ._page_cache import settle
-from ._peers.jetstream_servers import JetStream, build, jetstream
+from ._peers.go_servers import Servers, jetstream
 from ._polling import BUSY_POLL_US, ENV, TITLE
 from ._processor import resident, seconds_of
 from ._warm_up import warm_up
-from .report import Result
+from .report import Result, beside_each, in_turn
 
 PARTITIONS = 6
 REPLICAS = 3
@@ -53,7 +53,7 @@ class Field:
     pids: tuple[int, ...]
     polling: list[NodeProcess]
     kafka: Brokers
-    nats: JetStream
+    nats: Servers
     folder: Path
     _topics: Iterator[str] = attrs.field(factory=lambda: (f"many-{n}" for n in itertools.count()))
 
@@ -93,18 +93,17 @@ class Field:
     def into_nats(self, count: int, size: int) -> float:
         """The same: its program makes a stream of its own and deletes it."""
         settle(self.folder, REPLICAS * count * size)
-        return self.nats.measure("rate", count, size)["rate"]
+        return self.nats.measure("rate", size, count=count)["rate"]
 
 
 @contextmanager
 def field(folder: Path) -> Iterator[Field]:
     """All of them, started; topics are made."""
     java = Java(resolve(POM, online=True), ())
-    built = build(folder)
     with ExitStack() as stack:
+        nats = stack.enter_context(jetstream(folder))
         nodes = stack.enter_context(cluster(folder))
         kafka = stack.enter_context(brokers(java, folder / "kafka", heap="1g", more=SOON))
-        nats = stack.enter_context(jetstream(built, folder / "nats"))
         servers = [each.endpoint for each in nodes]
         (folder / "polling").mkdir()
         polling = stack.enter_context(cluster(folder / "polling", env=ENV))
@@ -156,12 +155,12 @@ def _throughput(all_: Field, rounds: int, scale: int) -> list[Result]:
         }
         if beside_nats:
             measures["JetStream"] = partial(all_.into_nats, max(100, 100_000 // scale), size)
-        results += _rows(title, "records/s", _taken(rounds, measures), bar)
+        results += beside_each(title, "records/s", in_turn(rounds, measures), bar)
     for face, own in (("a thread", all_.by_a_thread), ("asyncio", all_.on_asyncio)):
         count = max(ours.CHUNK, 1_000_000 // scale)
         measures = {"ours": partial(own, count, 100), "Kafka": partial(all_.into_kafka, count, 100, {})}
         title = f"100 B, defaults, send each by {face}"
-        results += _rows(title, "records/s", _taken(rounds, measures), None)
+        results += beside_each(title, "records/s", in_turn(rounds, measures), None)
     return results
 
 
@@ -176,17 +175,17 @@ def _latency(all_: Field, rounds: int, rate: int, count: int) -> list[Result]:
         used[who] = used.get(who, 0.0) + seconds_of(pids) - before
 
     def nats() -> tuple[float, float]:
-        said = all_.nats.measure("latency", count, 100, rate, warm_up(count, rate))
+        said = all_.nats.measure("latency", 100, count=count, per_second=rate, warm=warm_up(count, rate))
         return said["p50"], said["p99"]
 
     def own(servers: list[str], busy_poll_us: int = 0) -> tuple[float, float]:
-        return _both(trio.run(ours.latency, servers, "late", count, rate, busy_poll_us))
+        return both(trio.run(ours.latency, servers, "late", count, rate, busy_poll_us))
 
     polling = [each.endpoint for each in all_.polling]
     for _ in range(rounds):
         note("ours", all_.pids, partial(own, all_.servers))
         note(_POLLING, pids_of(all_.polling), partial(own, polling, BUSY_POLL_US))
-        note("Kafka", all_.kafka.pids, lambda: _both(theirs.latency(all_.kafka.servers, "late", count, rate)))
+        note("Kafka", all_.kafka.pids, lambda: both(theirs.latency(all_.kafka.servers, "late", count, rate)))
         note("JetStream", all_.nats.pids, nats)
     results = []
     for what, bar in (("p50", 1.0), ("p99", 0.5)):
@@ -194,9 +193,9 @@ def _latency(all_: Field, rounds: int, rate: int, count: int) -> list[Result]:
         least = bar if rate == 1000 or what == "p50" else None
         title = f"latency at {rate}/s, {what}"
         polled = medians.pop(_POLLING)
-        results += _rows(title, "ms", medians, least, less_is_better=True)
+        results += beside_each(title, "ms", medians, least, less_is_better=True)
         also = {**medians, "ours": polled}
-        results += _rows(f"{title}, {TITLE}", "ms", also, least, less_is_better=True)
+        results += beside_each(f"{title}, {TITLE}", "ms", also, least, less_is_better=True)
     sent = rounds * (warm_up(count, rate) + count)
     for who, seconds in used.items():
         value = round(seconds / sent * 1000, 3)
@@ -206,7 +205,7 @@ def _latency(all_: Field, rounds: int, rate: int, count: int) -> list[Result]:
     return results
 
 
-def _both(taken: list[float]) -> tuple[float, float]:
+def both(taken: list[float]) -> tuple[float, float]:
     return theirs.at(taken, 0.5), theirs.at(taken, 0.99)
 
 
@@ -222,38 +221,4 @@ def _consume(all_: Field, rounds: int, scale: int) -> list[Result]:
         "ours": lambda: trio.run(ours.consume, all_.servers, "read", count, 1024) / 1e6,
         "Kafka": lambda: theirs.consume(all_.kafka.servers, "read", count, 1024) / 1e6,
     }
-    return _rows("consume 1 KiB, one consumer", "MB/s", _taken(rounds, measures), None)
-
-
-def _taken(rounds: int, measures: dict[str, Callable[[], float]]) -> dict[str, float]:
-    """The median of each, in turn; each once before it counts, as Java compiles what runs often."""
-    found: dict[str, list[float]] = {who: [] for who in measures}
-    for number in range(rounds + 1):
-        for who, measure in measures.items():
-            value = measure()
-            if number:
-                found[who].append(value)
-    return {who: theirs.median(values) for who, values in found.items()}
-
-
-def _rows(
-    title: str, unit: str, medians: dict[str, float], bar: float | None, *, less_is_better: bool = False
-) -> list[Result]:
-    """One row for each of the others, with ours beside it; the bar is for Kafka's."""
-    results = []
-    for who, value in medians.items():
-        if who == "ours":
-            continue
-        ratio, least = medians["ours"] / value, bar if who == "Kafka" else None
-        results.append(
-            Result(
-                name=f"{title}, beside {who}",
-                value=round(medians["ours"], 3),
-                unit=unit,
-                beside=round(value, 3),
-                ratio=round(ratio, 3),
-                bar=least,
-                holds=None if least is None else (ratio <= least if less_is_better else ratio >= least),
-            )
-        )
-    return results
+    return beside_each("consume 1 KiB, one consumer", "MB/s", in_turn(rounds, measures), None)

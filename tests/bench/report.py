@@ -7,7 +7,7 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -73,6 +73,25 @@ def interleaved(rounds: int, *measures: Callable[[], float]) -> list[float]:
         for measure, into in zip(measures, samples, strict=True):
             into.append(measure())
     return [statistics.median(values) for values in samples]
+
+
+def in_turn(rounds: int, measures: Mapping[str, Callable[[], float]]) -> dict[str, float]:
+    """The median of each, in turn; each once before it counts, as Java compiles what runs often."""
+    for measure in measures.values():
+        measure()
+    return dict(zip(measures, interleaved(rounds, *measures.values()), strict=True))
+
+
+def beside_each(
+    title: str, unit: str, medians: Mapping[str, float], bar: float | None, *, less_is_better: bool = False
+) -> list[Result]:
+    """One row for each of the others, with `ours` beside it; the bar is for Kafka's."""
+    row = within if less_is_better else against
+    return [
+        row(f"{title}, beside {who}", medians["ours"], unit, value, bar if who == "Kafka" else None)
+        for who, value in medians.items()
+        if who != "ours"
+    ]
 
 
 def machine() -> dict[str, str | int]:
