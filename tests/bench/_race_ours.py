@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -22,10 +23,12 @@ LARGE: dict[str, Any] = {
 }
 
 
-async def create(servers: list[str], topic: str, partitions: int) -> None:
+async def create(
+    servers: list[str], topic: str, partitions: int, config: Mapping[str, str | int] | None = None
+) -> None:
     """A topic of three replicas."""
     async with Admin(servers) as admin:
-        await admin.create_topic(topic, partitions=partitions, replication_factor=3)
+        await admin.create_topic(topic, partitions, 3, config)
 
 
 async def delete(servers: list[str], topic: str) -> None:
@@ -78,7 +81,7 @@ async def produce_on_asyncio(servers: list[str], topic: str, count: int, size: i
 
 
 async def latency(
-    servers: list[str], topic: str, count: int, per_second: int, busy_poll_us: int = 0
+    servers: list[str], topic: str, count: int, per_second: int, busy_poll_us: int = 0, size: int = 100
 ) -> list[float]:
     """Seconds from `send` to the acknowledgement by all, sorted, at a rate, without lingering.
 
@@ -98,7 +101,7 @@ async def latency(
         for index in range(warm + count):
             await trio.sleep_until(start + index / per_second)
             heard = partial(note, time.perf_counter(), early if index < warm else taken)
-            await producer.send(topic, b"x" * 100, on_delivery=heard)
+            await producer.send(topic, b"x" * size, on_delivery=heard)
         await producer.flush()
     if len(taken) < count:
         raise RuntimeError(f"{count - len(taken)} records were not acknowledged")

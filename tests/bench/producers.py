@@ -15,7 +15,7 @@ from ..interop.kafka import POM, Java, resolve
 from ..processes import cluster
 from . import _race_ours as ours
 from ._kafka import clients as theirs
-from ._many_producers import measure
+from ._many_producers import Load, measure
 from ._processor import seconds_of
 from .report import Result, within
 
@@ -23,19 +23,9 @@ TOPIC = "seldom"
 PER_SECOND = 10
 
 
-@attrs.frozen
-class Load:
-    """How much, and how often."""
-
-    producers: int
-    partitions: int
-    seconds: float
-    rounds: int
-
-
 def run(*, smoke: bool) -> list[Result]:
     """All rows; some three minutes on four quiet cores. smoke: small, to show that it runs."""
-    load = Load(10, 5, 1.0, 1) if smoke else Load(500, 100, 10.0, 3)
+    producers, partitions, seconds, rounds = (10, 5, 1.0, 1) if smoke else (500, 100, 10.0, 3)
     java = Java(resolve(POM, online=True), ())
     with (
         tempfile.TemporaryDirectory() as name,
@@ -43,26 +33,32 @@ def run(*, smoke: bool) -> list[Result]:
         brokers(java, Path(name) / "kafka", heap="1g") as kafka,
     ):
         mine = [node.endpoint for node in nodes]
-        trio.run(ours.create, mine, TOPIC, load.partitions)
-        theirs.create(kafka.servers, TOPIC, load.partitions)
+        trio.run(ours.create, mine, TOPIC, partitions)
+        theirs.create(kafka.servers, TOPIC, partitions)
         sides = {
             "ours": (",".join(mine), [node.process.pid for node in nodes]),
             "kafka": (kafka.servers, list(kafka.pids)),
         }
+        load = Load(
+            servers="",
+            topic=TOPIC,
+            partitions=partitions,
+            producers=producers,
+            seconds=seconds,
+            per_second=PER_SECOND,
+        )
         found: dict[str, list[list[float]]] = {whose: [] for whose in sides}
         used: dict[str, float] = dict.fromkeys(sides, 0.0)
-        for _ in range(load.rounds):
+        for _ in range(rounds):
             for whose, (servers, pids) in sides.items():
                 before = seconds_of(pids)
-                found[whose].append(
-                    measure(whose, servers, TOPIC, load.partitions, load.producers, PER_SECOND, load.seconds)
-                )
+                found[whose].append(measure(whose, attrs.evolve(load, servers=servers)))
                 used[whose] += seconds_of(pids) - before
-    return _rows(load, found, used)
+    return _rows(producers, found, used)
 
 
-def _rows(load: Load, found: dict[str, list[list[float]]], used: dict[str, float]) -> list[Result]:
-    title = f"{load.producers} producers of {PER_SECOND} records/s"
+def _rows(producers: int, found: dict[str, list[list[float]]], used: dict[str, float]) -> list[Result]:
+    title = f"{producers} producers of {PER_SECOND} records/s"
     results = []
     for what, share in (("p50", 0.5), ("p99", 0.99)):
         mine, other = (

@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -18,7 +18,7 @@ from .._warm_up import warm_up
 FULL = re.compile(r"([\d.]+) records/sec \(([\d.]+) MB/sec\)")
 
 
-def create(servers: str, topic: str, partitions: int) -> None:
+def create(servers: str, topic: str, partitions: int, config: Mapping[str, str] = {}) -> None:
     """A topic of three replicas that can be written to."""
     import confluent_kafka as ck
     from confluent_kafka.admin import AdminClient, NewTopic
@@ -26,7 +26,7 @@ def create(servers: str, topic: str, partitions: int) -> None:
     admin, deadline = AdminClient({"bootstrap.servers": servers}), time.perf_counter() + 60
     while len(admin.list_topics(timeout=30).brokers) < 3 and time.perf_counter() < deadline:
         time.sleep(0.1)
-    (made,) = admin.create_topics([NewTopic(topic, partitions, 3)]).values()
+    (made,) = admin.create_topics([NewTopic(topic, partitions, 3, config=dict(config))]).values()
     made.result(30)
     producer = ck.Producer({"bootstrap.servers": servers})
     for partition in range(partitions):
@@ -119,7 +119,7 @@ def consume(servers: str, topic: str, count: int, size: int) -> float:
     return rate
 
 
-def latency(servers: str, topic: str, count: int, per_second: int) -> list[float]:
+def latency(servers: str, topic: str, count: int, per_second: int, size: int = 100) -> list[float]:
     """Seconds from `produce` to the acknowledgement by all, sorted, at a rate, without lingering.
 
     The first second (`warm_up`) is not counted: connections are made in it.
@@ -148,7 +148,7 @@ def latency(servers: str, topic: str, count: int, per_second: int) -> list[float
         for index in range(warm + count):
             time.sleep(max(0.0, start + index / per_second - time.perf_counter()))
             heard = partial(note, time.perf_counter(), into=early if index < warm else taken)
-            producer.produce(topic, b"x" * 100, on_delivery=lambda error, _, heard=heard: heard(error))
+            producer.produce(topic, b"x" * size, on_delivery=lambda error, _, heard=heard: heard(error))
         producer.flush(60)
     finally:
         is_over.set()
