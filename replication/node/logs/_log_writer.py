@@ -160,6 +160,8 @@ class LogWriter:
         """What is to be told of the work that is done beside."""
         self._lanes_beside = 0
         self._side_has_died = False
+        self._stopping = False
+        """The thread ends when nothing is done beside it any more."""
         self._turn = turn()
         self._loop_waits = False
         self._is_much = False
@@ -249,9 +251,9 @@ class LogWriter:
     def _work(self) -> None:
         assert self._token is not None
         asked = 0
-        stopping = False
-        while not stopping or (self._lanes_beside and not self._side_has_died):
-            asked = self._handover.rest(asked)
+        while not self._stopping or (self._lanes_beside and not self._side_has_died):
+            if not self._queue:  # a lane may have been resumed without waking this thread
+                asked = self._handover.rest(asked)
             queue = self._queue
             if len(queue) == 1 and self._append_alone(queue[0]):
                 queue.popleft()
@@ -262,19 +264,20 @@ class LogWriter:
             for _ in range(len(self._queue)):
                 each = self._queue.popleft()
                 if each is None:
-                    stopping = True
+                    self._stopping = True
                 else:
                     work.append(each)
             if work:
                 beside: list[CallWork | _FlushWork] = []
-                self._done.append(self._carry_out(work, beside))
+                told, count = self._carry_out(work, beside)
+                self._done.append((told, count))
                 # Not before: what was asked for before it in its log is told first.
                 for apart in beside:
                     if isinstance(apart, _FlushWork):
                         self._flushes.submit(apart)
                     else:
                         self._beside.submit(apart)
-                if not self._loop_waits:
+                if told and not self._loop_waits:
                     self._token.run_sync_soon(self._collect)
 
     def _append_alone(self, work: Work | _Resume | None) -> bool:
@@ -360,12 +363,17 @@ class LogWriter:
         self._resume(lanes, told)
 
     def _resume(self, lanes: Sequence[Lane], told: Sequence[Told]) -> None:
-        """Told before anything that was held back is done, so in the order in which it was asked for."""
+        """Told before anything that was held back is done, so in the order in which it was asked for.
+
+        The writer thread is only woken if it has something to do. It holds work back first and then looks at the
+        queue; here the queue comes first, and then what is held: one of the two sees what the other has done.
+        """
         assert self._token is not None
         self._done.append((told, 0))
-        tell(self._token, self._collect)
         self._queue.extend(map(_Resume, lanes))
-        self._handover.ask()
+        if self._stopping or any(lane.held for lane in lanes):
+            self._handover.ask()
+        tell(self._token, self._collect)
 
     def _died_beside(self, error: Exception) -> None:
         assert self._token is not None
@@ -437,7 +445,7 @@ class LogWriter:
         self.queued -= count
         if not self.queued:
             self._is_much = False
-        if self._silent:
+        if self._silent or not told:
             return
         try:
             with self._turn:

@@ -12,10 +12,11 @@ from typing import Any
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from insync.replication import Admin, Node, Producer
 from insync.replication.node.logs._log_writer import AppendWork, CallWork, Lane, LogWriter
-from insync.storage import Chunk, LogSettings, StorageBrokenError, StorageError
+from insync.storage import Chunk, Handover, LogSettings, StorageBrokenError, StorageError
 
 from ..test_cluster import full_isr, replicas_agree, settings, until
 
@@ -43,12 +44,28 @@ class Log:
         self.done.append("flush")
 
 
+class Busy:
+    """Work that keeps the writer busy until `may_end` is set."""
+
+    def __init__(self, writer: LogWriter) -> None:
+        self._begun, self.may_end, self.over = threading.Event(), threading.Event(), trio.Event()
+        writer.submit(CallWork(Lane(failed=lambda error: None), self._work, lambda _: self.over.set()))
+
+    def _work(self) -> None:
+        self._begun.set()
+        assert self.may_end.wait(60)
+
+    async def begins(self) -> None:
+        assert await trio.to_thread.run_sync(self._begun.wait, 60)
+
+
 @attrs.define(eq=False)
 class Bench:
     writer: LogWriter
     told: list[str]
     failed: list[StorageError]
     news: list[trio.Event]
+    """The next time that the loop is told something; one more for each time."""
 
     def lane(self, log: Log) -> Lane:
         return Lane(failed=self.failed.append, log=log)  # type: ignore[arg-type]
@@ -61,7 +78,7 @@ class Bench:
         with trio.fail_after(60):
             while self.told != [*words]:
                 assert len(self.told) <= len(words), self.told
-                await self.news[0].wait()
+                await self.news[-1].wait()
 
     async def flushing(self, log: Log) -> None:
         with trio.fail_after(60):
@@ -80,8 +97,8 @@ async def bench() -> AsyncIterator[Bench]:
     news = [trio.Event()]
 
     def after() -> None:
-        news[0].set()
-        news[0] = trio.Event()
+        news[-1].set()
+        news.append(trio.Event())
 
     failed: list[Any] = []
     writer = LogWriter("test", after, failed.append)
@@ -108,6 +125,72 @@ async def test_an_append_is_told_after_its_flush_and_the_next_flush_is_of_all_th
         await it.hears("1", "2", "3", "4")
         assert log.done == [[1], "flush", [2, 3, 4], "flush"]
         assert it.writer.queued == 0 and it.writer.signs_of_life == (0, 0, 0)
+
+
+async def test_the_end_of_a_flush_wakes_the_writer_only_for_work_that_was_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    woken: list[str] = []
+    ask = Handover.ask
+    monkeypatch.setattr(
+        Handover, "ask", lambda self: (woken.append(threading.current_thread().name), ask(self))
+    )
+    async with bench() as it:
+        log = Log(FLUSHED)
+        lane = it.lane(log)
+        for number in (1, 2):
+            it.append(lane, number)
+            await it.flushing(log)
+            log.may_end.release()
+            await it.hears(*map(str, range(1, number + 1)))
+        assert len(it.news) == 3, "the loop is told of each append, and of nothing else"
+        assert "insync-flush-test-0" not in woken
+        it.append(lane, 3)
+        await it.flushing(log)
+        it.append(lane, 4)
+        await it.taken()
+        log.may_end.release(2)
+        await it.hears("1", "2", "3", "4")
+        assert woken.count("insync-flush-test-0") == 1
+
+
+async def test_work_that_is_held_just_after_the_flush_has_ended_is_done() -> None:
+    """The flush wakes nobody, as nothing is held yet, and the writer still takes it for under way."""
+    async with bench() as it:
+        log = Log(FLUSHED)
+        lane = it.lane(log)
+        it.append(lane, 1)
+        await it.flushing(log)
+        first = Busy(it.writer)
+        await first.begins()
+        second = Busy(it.writer)
+        it.append(lane, 2)
+        first.may_end.set()
+        await second.begins()  # the append behind it was taken with it
+        log.may_end.release(2)
+        await it.hears("1")
+        second.may_end.set()
+        await it.hears("1", "2")
+
+
+async def test_a_flush_under_way_ends_before_the_writer_does() -> None:
+    async with bench() as it:
+        log = Log(FLUSHED)
+        it.append(it.lane(log), 1)
+        await it.flushing(log)
+        first = Busy(it.writer)
+        await first.begins()
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                second = Busy(it.writer)
+                nursery.start_soon(it.writer.stop)
+                await trio.testing.wait_all_tasks_blocked()
+                first.may_end.set()
+                await second.begins()  # the word to stop was taken with it
+                second.may_end.set()
+                await second.over.wait()
+                log.may_end.release()
+        assert it.told == ["1"]
 
 
 async def test_other_logs_wait_for_no_flush_and_work_of_this_one_does() -> None:
