@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import attrs
 import trio
@@ -39,7 +40,7 @@ REPLICATED, BARE = "ours, replicated", "fdatasync"
 
 @attrs.frozen(kw_only=True)
 class Scale:
-    """count, few: records of one producer in a run, of those that flush many at once and one at a time.
+    """count, few: records of one producer in a run, of those that bring many to the device at once, and few.
 
     producers, seconds: of a run of many with one record in flight each. late: records of a run at RATE.
     """
@@ -93,8 +94,8 @@ def _peers(folder: Path, scale: Scale) -> Iterator[dict[str, Party]]:
     ):
         yield {
             "Kafka": _of_kafka(kafka.servers, folder, scale),
-            "JetStream": _of_go(nats, scale.few, scale),
-            "etcd": _of_go(put, 4 * scale.few, scale),
+            "JetStream": _of_go(nats, folder, scale.count // 2, scale),
+            "etcd": _of_go(put, folder, 4 * scale.few, scale),
         }
 
 
@@ -102,12 +103,12 @@ def _of_ours(servers: list[str], folder: Path, scale: Scale, durability: str) ->
     def create(topic: str, partitions: int) -> None:
         trio.run(ours.create, servers, topic, partitions, {"durability": durability})
 
-    def one(options: dict[str, int]) -> float:
+    def one(options: dict[str, Any]) -> float:
         topic = f"one-{durability}-{time.monotonic_ns()}"
         create(topic, PARTITIONS)
         settle(folder, REPLICAS * scale.count * SIZE)
-        many = partial(ours.produce, servers, topic, scale.count, SIZE, many=True, options=options)
-        rate: float = trio.run(many)
+        produce = partial(ours.produce, servers, topic, scale.count, SIZE, many=True, options=options)
+        rate: float = trio.run(produce)
         trio.run(ours.delete, servers, topic)
         return rate
 
@@ -126,7 +127,7 @@ def _of_ours(servers: list[str], folder: Path, scale: Scale, durability: str) ->
 
 
 def _of_kafka(servers: str, folder: Path, scale: Scale) -> Party:
-    def one(options: dict[str, int]) -> float:
+    def one(options: dict[str, Any]) -> float:
         topic = f"one-{time.monotonic_ns()}"
         theirs.create(servers, topic, PARTITIONS, EACH)
         settle(folder, REPLICAS * scale.count * SIZE)
@@ -146,7 +147,11 @@ def _of_kafka(servers: str, folder: Path, scale: Scale) -> Party:
     )
 
 
-def _of_go(servers: Servers, count: int, scale: Scale) -> Party:
+def _of_go(servers: Servers, folder: Path, count: int, scale: Scale) -> Party:
+    def one() -> float:
+        settle(folder, REPLICAS * count * SIZE)
+        return servers.measure("rate", SIZE, count=count)["rate"]
+
     def latency() -> tuple[float, float]:
         warm = warm_up(scale.late, RATE)
         said = servers.measure("latency", SIZE, count=scale.late, per_second=RATE, warm=warm)
@@ -155,7 +160,7 @@ def _of_go(servers: Servers, count: int, scale: Scale) -> Party:
     def many() -> float:
         return servers.measure("many", SIZE, clients=scale.producers, seconds=scale.seconds)["rate"]
 
-    return Party(one=lambda: servers.measure("rate", SIZE, count=count)["rate"], latency=latency, many=many)
+    return Party(one=one, latency=latency, many=many)
 
 
 def _of_file(folder: Path, scale: Scale) -> Party:
