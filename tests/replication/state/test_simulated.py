@@ -5,10 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Hashable
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from insync.replication.simulation.oracles.linearizable import UNKNOWN, Call, is_linearizable
+from insync.replication.simulation.oracles.linearizable import (
+    UNKNOWN,
+    Call,
+    UndecidedError,
+    is_linearizable,
+)
 
 
 def register(state: int, action: Hashable) -> tuple[int, object]:
@@ -41,6 +47,17 @@ def test_a_call_without_an_answer_may_have_been_done_or_not() -> None:
     for seen in (0, 1):
         assert is_linearizable([lost, call(5, 6, "read", None, answer=seen)], 0, register)
     assert not is_linearizable([lost, call(5, 6, "read", None, answer=7)], 0, register)
+
+
+def test_an_unknown_outcome_may_explain_what_comes_much_later() -> None:
+    """Thirty writes without an answer, of which every third is seen: what the others do is not tried."""
+    lost = [Call(began=0, action=("write", number), answer=UNKNOWN) for number in range(1, 31)]
+    reads = [call(5 + seen, 5.5 + seen, "read", None, answer=seen) for seen in range(1, 31, 3)]
+    assert is_linearizable([*lost, *reads], 0, register, most=1_000)
+    again = call(90, 91, "read", None, answer=1)
+    assert not is_linearizable([*lost, *reads, again], 0, register, most=1_000)
+    with pytest.raises(UndecidedError):
+        is_linearizable([*lost, *reads, again], 0, register, most=10)
 
 
 @settings(max_examples=60, deadline=None)
