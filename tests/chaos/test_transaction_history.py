@@ -94,6 +94,56 @@ def test_an_aborted_record_that_only_the_live_reader_got() -> None:
     assert list(broken(history)) == ["aborted read", "skipped by polls"]
 
 
+def test_an_aborted_record_that_a_worker_read() -> None:
+    history = right()
+    history.transactions["b.1"].reads = {"a.2": 3.0, "a.1": 3.0}
+    assert broken(history) == {"aborted read": ["a.1 was read, and its worker was told that it is aborted"]}
+
+
+@pytest.mark.parametrize("reader", ["live", "worker"])
+def test_a_record_that_is_read_before_its_transaction_is_complete(reader: str) -> None:
+    history = right()
+    history.transactions["a.2"].asked_at = 3.0
+    for at, told in (
+        (3.5, {}),
+        (2.5, {"early read": ["a.2 was read 0.500 s before its worker asked to commit it"]}),
+    ):
+        if reader == "live":
+            history.live[0] = Polled(0, 2, value(0, 0, "a.2"), at)
+        else:
+            history.transactions["b.1"].reads = {"a.2": at}
+        assert broken(history) == told
+
+
+def test_transactions_that_read_of_each_other() -> None:
+    history = right()
+    history.transactions["a.2"].reads = {"b.1": 3.0}
+    assert broken(history) == {}
+    history.transactions["b.1"].reads = {"a.2": 3.0}
+    told = broken(history)
+    assert list(told) == ["G1c", "against time"]
+    assert told["G1c"][0] in ("a.2 -> b.1 -> a.2", "b.1 -> a.2 -> b.1")
+
+
+def test_offsets_in_an_order_against_time() -> None:
+    """`b.1` had ended when `a.2` began, and lies behind it."""
+    history = right()
+    history.transactions["b.1"].outcome, history.transactions["b.1"].ended = "committed", 3.0
+    history.transactions["a.2"].began = 3.5
+    assert list(broken(history)) == ["against time"]
+
+
+def test_writes_that_mix_are_told_and_break_nothing() -> None:
+    history = right()
+    assert judge_transactions(history, {0: 2}).mixed == {}
+    # The second copies of both change places.
+    for records in (history.final, history.live):
+        records[1], records[3] = Polled(1, 0, value(1, 1, "b.1")), Polled(1, 2, value(0, 1, "a.2"))
+    history.everything = [Polled(0, 0, value(0, 0, "a.1")), *history.final]
+    verdict = judge_transactions(history, {0: 2})
+    assert verdict.violations == {} and set(verdict.mixed) == {"G0", "G1c with ww"}
+
+
 def test_a_commit_that_is_torn() -> None:
     history = right()
     del history.final[1], history.live[1]
@@ -165,6 +215,7 @@ def test_a_workers_file(tmp_path: Path) -> None:
         {"what": "opening", "id": "a", "since": 1.0, "at": 1.0},
         {"what": "opened", "id": "a", "since": 1.0, "at": 2.0},
         {"what": "begun", "transaction": "w1.1", "at": 2.5},
+        {"what": "read", "transaction": "w1.1", "at": 2.7, "of": ["w2.1"]},
         {"what": "asked", "transaction": "w1.1", "at": 3.0, "inputs": {"0": [3, 4], "1": [7]}},
         {"what": "committed", "transaction": "w1.1", "at": 3.5},
         {"what": "begun", "transaction": "w1.2", "at": 4.0},
@@ -176,9 +227,10 @@ def test_a_workers_file(tmp_path: Path) -> None:
     file.write_text("\n".join([json.dumps(each) for each in lines]) + '\n{"what": "as')
     history = TransactionHistory()
     history.read("w1", file)
+    sent = frozenset({(0, 3), (0, 4), (1, 7)})
     assert history.transactions == {
-        "w1.1": Transaction(frozenset({(0, 3), (0, 4), (1, 7)}), asked=True, outcome="committed"),
-        "w1.2": Transaction(outcome="aborted"),
+        "w1.1": Transaction(sent, True, "committed", reads={"w2.1": 2.7}, began=2.5, asked_at=3.0, ended=3.5),
+        "w1.2": Transaction(outcome="aborted", began=4.0, ended=4.5),
     }
     assert history.opened == [Opened("a", "w1", 1.0, 2.0), Opened("a", "w1", 4.8, float("inf"))]
     assert history.fenced == [Fenced("a", "w1", 2.0, 5.0)]

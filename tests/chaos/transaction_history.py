@@ -1,8 +1,8 @@
 """What workers with transactions wrote down, what readers were given, and whether it fits together.
 
-After the checks of Jepsen's tests for Kafka: lost, duplicate, aborted read, torn commit, non-monotonic polls. Knows
-nothing of insync's code. Each input makes `COPIES` outputs in different partitions, whose values say of which input
-and of which transaction they are.
+After the checks of Jepsen's tests for Kafka: lost, duplicate, aborted read, torn commit, non-monotonic polls,
+cycles. Knows nothing of insync's code. Each input makes `COPIES` outputs in different partitions, whose values
+say of which input and of which transaction they are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from pathlib import Path
 
 import attrs
 
+from .cycles import Done, against_time, mixed_cycle, read_cycle, write_cycle
+
 COPIES = 2
+_NEVER = float("inf")
 
 Place = tuple[str, int]
 """Topic and partition."""
@@ -43,13 +46,19 @@ class Output:
 class Transaction:
     """What its worker wrote down. asked: before it asked for the commit; sent: all that it sent, by then.
 
-    outcome: "committed" or "aborted" if the worker was told so for certain, else empty.
+    outcome: "committed" or "aborted" if the worker was told so for certain, else empty. Times are of the machine's
+    monotonic clock; infinity: not yet, as far as is known.
     """
 
     sent: frozenset[tuple[int, int]] = frozenset()
     """Inputs, by partition and number: each with all its copies."""
     asked: bool = False
     outcome: str = ""
+    reads: dict[str, float] = attrs.Factory(dict)
+    """The transactions whose records it was given, and when."""
+    began: float = 0.0
+    asked_at: float = 0.0
+    ended: float = _NEVER
 
 
 @attrs.frozen
@@ -59,6 +68,8 @@ class Polled:
     partition: int
     offset: int
     value: bytes
+    at: float = _NEVER
+    """When the reader had it, by the machine's monotonic clock."""
 
 
 @attrs.frozen
@@ -68,7 +79,7 @@ class Opened:
     transactional_id: str
     process: str
     since: float
-    at: float = float("inf")
+    at: float = _NEVER
 
 
 @attrs.frozen
@@ -111,14 +122,17 @@ class TransactionHistory:
 
     def _took(self, process: str, event: Mapping[str, object]) -> None:
         match event:
-            case {"what": "begun", "transaction": str(name)}:
-                self.transactions[name] = Transaction()
-            case {"what": "asked", "transaction": str(name), "inputs": dict(inputs)}:
+            case {"what": "begun", "transaction": str(name), "at": float(at)}:
+                self.transactions[name] = Transaction(began=at)
+            case {"what": "read", "transaction": str(name), "of": list(of), "at": float(at)}:
+                self.transactions[name].reads |= dict.fromkeys(of, at)
+            case {"what": "asked", "transaction": str(name), "inputs": dict(inputs), "at": float(at)}:
                 found = self.transactions[name]
-                found.asked = True
+                found.asked, found.asked_at = True, at
                 found.sent = frozenset((int(at), each) for at, numbers in inputs.items() for each in numbers)
-            case {"what": "committed" | "aborted" as outcome, "transaction": str(name)}:
-                self.transactions[name].outcome = outcome
+            case {"what": "committed" | "aborted" as outcome, "transaction": str(name), "at": float(at)}:
+                found = self.transactions[name]
+                found.outcome, found.ended = outcome, at
             case {"what": "opening", "id": str(name), "since": float(since)}:
                 self.opened.append(Opened(name, process, since))
             case {"what": "opened", "at": float(at)}:
@@ -131,10 +145,14 @@ class TransactionHistory:
 
 @attrs.frozen
 class TransactionVerdict:
-    """violations: sentences, by their kind. outputs: records that readers of committed records got in the end."""
+    """violations: sentences, by their kind. outputs: records that readers of committed records got in the end.
+
+    mixed: a cycle of each kind that transactions without isolation of writes may form, if there was one.
+    """
 
     violations: dict[str, list[str]]
     outputs: int
+    mixed: dict[str, list[str]] = attrs.Factory(dict)
 
     @property
     def sentences(self) -> list[str]:
@@ -144,11 +162,13 @@ class TransactionVerdict:
 def judge_transactions(history: TransactionHistory, inputs: Mapping[int, int]) -> TransactionVerdict:
     """inputs: how many records each input partition has, all of them acknowledged; all are through."""
     outputs = Counter(Output.decode(each.value) for each in history.final)
+    logs, done = _logs(history), _done(history)
     found = {
         "lost": _lost(outputs, inputs),
         "duplicate": _duplicate(outputs),
         "made up": _made_up(outputs, inputs),
         "aborted read": _aborted_read(history),
+        "early read": _early_read(history),
         "torn commit": _torn(history, outputs),
         "lost commit": _lost_commit(history, outputs),
         "non-monotonic poll": _non_monotonic(history.live, "live"),
@@ -157,9 +177,39 @@ def judge_transactions(history: TransactionHistory, inputs: Mapping[int, int]) -
         "last stable offset": _not_stable(history),
         "fenced by nobody": _fenced_by_nobody(history),
         "offsets go back": _offsets_go_back(history),
+        "G1c": _as_sentence(read_cycle(done)),
+        "against time": _as_sentence(against_time(done, logs)),
     }
     violations = {kind: sorted(told) for kind, told in found.items()}
-    return TransactionVerdict({kind: told for kind, told in violations.items() if told}, len(history.final))
+    mixed = {"G0": write_cycle(logs), "G1c with ww": mixed_cycle(done, logs)}
+    return TransactionVerdict(
+        {kind: told for kind, told in violations.items() if told},
+        len(history.final),
+        {kind: cycle for kind, cycle in mixed.items() if cycle},
+    )
+
+
+def _logs(history: TransactionHistory) -> dict[int, list[tuple[int, str]]]:
+    """What was committed, by partition and in the order of offsets."""
+    found: dict[int, list[tuple[int, str]]] = {}
+    for each in sorted(history.final, key=lambda each: (each.partition, each.offset)):
+        transaction = Output.decode(each.value).transaction
+        found.setdefault(each.partition, []).append((each.offset, transaction))
+    return found
+
+
+def _done(history: TransactionHistory) -> list[Done]:
+    """The transactions that are committed: their workers were told so, or their records are there."""
+    there = {Output.decode(each.value).transaction for each in history.final}
+    return [
+        Done(name, frozenset(each.reads), each.began, each.ended if each.outcome == "committed" else _NEVER)
+        for name, each in history.transactions.items()
+        if name in there or each.outcome == "committed"
+    ]
+
+
+def _as_sentence(cycle: Sequence[str]) -> list[str]:
+    return [" -> ".join(cycle)] if cycle else []
 
 
 def _lost(outputs: Mapping[Output, int], inputs: Mapping[int, int]) -> Iterable[str]:
@@ -188,12 +238,26 @@ def _made_up(outputs: Mapping[Output, int], inputs: Mapping[int, int]) -> Iterab
 
 def _aborted_read(history: TransactionHistory) -> Iterable[str]:
     """Readers of committed records get nothing that was aborted, nor what nobody has asked to be committed."""
-    for name in {Output.decode(each.value).transaction for each in (*history.live, *history.final)}:
+    names = {Output.decode(each.value).transaction for each in (*history.live, *history.final)}
+    for name in names.union(*(each.reads for each in history.transactions.values())):
         known = history.transactions.get(name)
         if known is None or not known.asked:
             yield f"{name} was read, and nobody had asked to commit it"
         elif known.outcome == "aborted":
             yield f"{name} was read, and its worker was told that it is aborted"
+
+
+def _early_read(history: TransactionHistory) -> Iterable[str]:
+    """G1b: nobody reads of a transaction before all of it is sent and its worker has asked for its commit."""
+    polled = ((Output.decode(each.value).transaction, each.at) for each in history.live)
+    by_workers = (read for each in history.transactions.values() for read in each.reads.items())
+    first: dict[str, float] = {}
+    for name, at in (*polled, *by_workers):
+        first[name] = min(at, first.get(name, _NEVER))
+    for name, at in first.items():
+        known = history.transactions.get(name)
+        if known is not None and known.asked and at < known.asked_at:
+            yield f"{name} was read {known.asked_at - at:.3f} s before its worker asked to commit it"
 
 
 def _torn(history: TransactionHistory, outputs: Mapping[Output, int]) -> Iterable[str]:

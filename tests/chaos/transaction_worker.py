@@ -5,6 +5,7 @@ A line of JSON for each thing, in a file of its own, written before anything fol
     {"what": "began", "at": s}   SIGTERM is heard from now on
     {"what": "opening" | "opened", "id": name, "since": s, "at": s}   a producer: before it is asked for, and open
     {"what": "begun", "transaction": name}
+    {"what": "read", "transaction": name, "of": [name], "at": s}   it was given records that these had written
     {"what": "asked", "transaction": name, "inputs": {partition: [number]}}   all is sent, it is to be committed
     {"what": "committed" | "aborted", "transaction": name}   as it was told, for certain
     {"what": "fenced", "id": name, "opened": s, "at": s}   it was told that another producer has the name
@@ -114,11 +115,13 @@ class Worker:
             self.note("opened", id=self.given.id, since=since)
             async with Consumer(servers, **reading) as consumer:
                 consumer.subscribe([self.given.source])
-                while not self.stopping and await self._one(consumer, producer):
-                    pass
+                async with Consumer(servers, isolation_level="read_committed") as reader:
+                    reader.assign([(self.given.target, at) for at in range(self.given.partitions)])
+                    while not self.stopping and await self._one(consumer, producer, reader):
+                        pass
 
-    async def _one(self, consumer: Consumer, producer: Producer) -> bool:
-        """A poll and its transaction; False if new clients are needed."""
+    async def _one(self, consumer: Consumer, producer: Producer, reader: Consumer) -> bool:
+        """A poll and its transaction; False if new clients are needed. reader: of what all transactions write."""
         records = await consumer.poll(_POLL_MS)
         if not records:
             return True
@@ -129,6 +132,10 @@ class Worker:
         try:
             async with producer.transaction() as transaction:
                 await self._write(producer, records, name)
+                if read := sorted(
+                    {Output.decode(each.value or b"").transaction for each in await reader.poll(0)}
+                ):
+                    self.note("read", transaction=name, of=read)
                 await transaction.send_offsets(consumer.positions(), consumer.group_metadata())
                 if self.random.random() < _ABORTED_ON_PURPOSE:
                     raise DeliberateError

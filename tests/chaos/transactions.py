@@ -102,6 +102,8 @@ class TransactionReport:
             "aborted_records": len(self.history.everything) - len(self.history.final),
             "fenced": len(self.history.fenced),
             "violations": {kind: told[:5] for kind, told in self.verdict.violations.items()},
+            "reads": sum(len(each.reads) for each in self.history.transactions.values()),
+            "mixed": {kind: " -> ".join(cycle[:8]) for kind, cycle in self.verdict.mixed.items()},
             "problems": self.problems,
             "faults": {name: sum(each.name == name for each in self.suffered) for name in names},
             "recovery_s_max": max((each.recovery_s or 0.0 for each in self.suffered), default=None),
@@ -171,8 +173,11 @@ class TransactionRun(GroupRun):
         async with self._reader("read_committed") as consumer:
             while True:
                 with suppress(ReplicationError):
-                    for record in await consumer.poll(200):
-                        self.told.live.append(Polled(record.partition, record.offset, record.value or b""))
+                    records, now = await consumer.poll(200), time.monotonic()
+                    for record in records:
+                        self.told.live.append(
+                            Polled(record.partition, record.offset, record.value or b"", now)
+                        )
                         made = Output.decode(record.value or b"")
                         self._reached[made.partition] = max(
                             made.number, self._reached.get(made.partition, -1)
