@@ -16,7 +16,12 @@ from ..client import _arguments as given
 from ..client._settings import ClientSettings, ProducerSettings, make_settings
 from ..client.admin import Admin
 from ..client.consumer import Consumer
-from ..client.errors import InvalidArgumentError, InvalidReplicationFactorError, RequestTimeoutError
+from ..client.errors import (
+    ClientError,
+    InvalidArgumentError,
+    InvalidReplicationFactorError,
+    RequestTimeoutError,
+)
 from ..client.producer import Producer
 from ..core.types import PartitionId, Value
 from ..core.wording import counted
@@ -83,7 +88,7 @@ class Replica:
         self._partitions = None if partitions is None else given.whole("partitions", partitions, least=1)
         self._make = machine
         self._stack = AsyncExitStack()
-        self._lacks: InvalidReplicationFactorError | None = None
+        self._lacks: ClientError | None = None
         """What the cluster said when it had fewer nodes than replicas are wanted."""
         self._copy: Copy | None = None
         self._session: Session | None = None
@@ -164,7 +169,7 @@ class Replica:
         return topic.topic_id
 
     async def _create(self, admin: Admin) -> None:
-        """Create the topics that are missing, once there are nodes enough."""
+        """Create the topics that are missing, once there are nodes enough and a controller answers in time."""
         name, partitions = self._at.topic, self._partitions or self._at.partition + 1
         while True:
             factor = self.settings.replication_factor
@@ -173,7 +178,7 @@ class Replica:
             try:
                 await admin.create_topic(name, partitions, factor, _LOG, exist_ok=True)
                 await admin.create_topic(f"{name}.snapshots", partitions, factor, _SNAPSHOTS, exist_ok=True)
-            except InvalidReplicationFactorError as error:
+            except (InvalidReplicationFactorError, RequestTimeoutError) as error:
                 if self._lacks is None:
                     _log.warning("%s: waits for nodes: %s", self._at, error)
                 self._lacks = error

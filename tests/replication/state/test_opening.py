@@ -10,7 +10,12 @@ import pytest
 import trio
 
 from insync.replication import Admin, Node
-from insync.replication.client import ClusterInfo, InvalidReplicationFactorError, RequestTimeoutError
+from insync.replication.client import (
+    ClusterInfo,
+    InvalidReplicationFactorError,
+    RequestTimeoutError,
+    TopicNotReadyError,
+)
 from insync.replication.state import ReplicatedDict
 from tests.replication.node.test_cluster import settings
 
@@ -83,3 +88,24 @@ async def test_nodes_are_counted_again(
             async with ReplicatedDict.open(only.endpoints, "d") as state:
                 await state.put("a", 1)
     assert refused.is_set()
+
+
+async def test_it_waits_for_topics_that_accept_no_writes_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own time limit counts, not that of one request."""
+    create, late = Admin.create_topic, []
+
+    async def slow(self: Admin, name: str, *arguments: Any, **options: Any) -> str:
+        topic_id = await create(self, name, *arguments, **options)
+        if name not in late:
+            late.append(name)
+            raise TopicNotReadyError(name, topic_id, 0, 1, 30_000)
+        return topic_id
+
+    monkeypatch.setattr(Admin, "create_topic", slow)
+    async with node(tmp_path, 1) as only:
+        with trio.fail_after(60):
+            async with ReplicatedDict.open(only.endpoints, "d") as state:
+                await state.put("a", 1)
+    assert late == ["d", "d.snapshots"]
