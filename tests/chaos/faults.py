@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import signal
+import sys
 from contextlib import ExitStack
+from itertools import permutations
 
+import attrs
 import trio
 
 from insync.replication import Producer, ReplicationError
@@ -200,10 +203,46 @@ async def cut_one_way(scene: Scene) -> Bite:
 
 async def isolate(scene: Scene) -> Bite:
     """A leader that reaches the store and the clients, but no other node."""
-    one = (await scene.leader()).number
+    return await _isolated(scene, (await scene.leader()).number)
+
+
+async def _isolated(scene: Scene, one: int) -> Bite:
     others = [member.number for member in scene.members if member.number != one]
     pairs = [pair for other in others for pair in ((one, other), (other, one))]
     return Bite(f"node {one} from the others", await _cut(scene, pairs, PORT))
+
+
+async def strand_leader(scene: Scene) -> Bite:
+    """A leader that reaches clients, but neither nodes nor the store: it cannot know that others lead."""
+    member = await scene.leader()
+    with member.suffering("store", "cut") as met:
+        bite = await _isolated(scene, member.number)
+    return attrs.evolve(
+        bite, evidence=bite.evidence and f"{bite.evidence}, {met()} calls failed" if met() else ""
+    )
+
+
+async def lose_packets(scene: Scene) -> Bite:
+    """Of the packets between all nodes some are lost, each way."""
+    net, percent = scene.network, scene.random.randint(5, 30)
+    assert net is not None
+    numbers = [member.number for member in scene.members]
+    for source, target in permutations(numbers, 2):
+        net.lose(source, target, percent)
+    await trio.sleep(scene.random.uniform(3, 8))
+    lost = net.lost()
+    net.heal()
+    return Bite(f"all nodes, {percent} %", f"{lost} packets were lost" if lost else "")
+
+
+async def spoil_packets(scene: Scene) -> Bite:
+    """What a leader sends, to nodes, clients and the store, is delayed, reordered, doubled, corrupted and lost."""
+    net, one = scene.network, (await scene.leader()).number
+    assert net is not None
+    spoiled = net.spoil(one, "delay 20ms 10ms reorder 25% 50% duplicate 1% corrupt 1% loss 3%")
+    await trio.sleep(scene.random.uniform(3, 8))
+    dropped = net.unspoil(one) if spoiled else 0
+    return Bite(f"node {one}", f"{dropped} packets were lost, others spoiled" if dropped else "")
 
 
 async def cut_store(scene: Scene) -> Bite:
@@ -268,6 +307,41 @@ async def reassign(scene: Scene) -> Bite:
     return Bite(f"{place[0]}-{place[1]} to {wanted}", "")
 
 
+async def replace_node(scene: Scene) -> Bite:
+    """A node joins and gets replicas, another one is drained and leaves, by the commands that operators use."""
+    new, old = scene.spares.pop(), scene.any_member()
+    scene.members.append(new)
+    target = f"node {old.number} by node {new.number}"
+    if not await new.start():
+        return Bite(target, "")
+    staying = ",".join(str(each.number) for each in scene.members if each is not old)
+    moved = await until_async(
+        lambda: _insync(scene, "reassign", scene.led, "--to-nodes", staying, "--wait"), _ALL_ALIVE_SECONDS
+    )
+    drained = await until_async(
+        lambda: _insync(scene, "drain", str(old.number), "--wait"), _ALL_ALIVE_SECONDS
+    )
+    emptied = await until(lambda: not old.segments(), _ALL_ALIVE_SECONDS)
+    status = await old.end(signal.SIGTERM)
+    scene.members.remove(old)
+    scene.spares.append(old)
+    topics = await scene.admin.describe_topics(await scene.admin.list_topics())
+    kept = [topic.name for topic in topics if any(old.number in part.replicas for part in topic.partitions)]
+    bit = moved and drained and emptied and status == 0 and not kept
+    found = "" if bit else f": {moved=}, {drained=}, {emptied=}, {status=}, {kept=}"
+    return Bite(f"{target}{found}", "it has the replicas, the other one had none and left" if bit else "")
+
+
+async def _insync(scene: Scene, *command: str) -> bool:
+    """Whether a command of an operator succeeded."""
+    servers = ("--servers", ",".join(member.endpoint for member in scene.members))
+    program = (sys.executable, "-m", "insync.replication.cli", *command, *servers)
+    with trio.move_on_after(_ALL_ALIVE_SECONDS):
+        done = await trio.run_process(program, check=False, capture_stdout=True, capture_stderr=True)
+        return done.returncode == 0
+    return False
+
+
 FAULTS: tuple[Fault, ...] = (
     Fault("kill", kill),
     Fault("kill_controller", kill_controller),
@@ -279,11 +353,15 @@ FAULTS: tuple[Fault, ...] = (
     Fault("cut_pair", cut_pair, needs_network=True),
     Fault("cut_one_way", cut_one_way, needs_network=True),
     Fault("isolate_leader", isolate, needs_network=True),
+    Fault("strand_leader", strand_leader, needs_network=True, needs_file=True),
+    Fault("lose_packets", lose_packets, needs_network=True),
+    Fault("spoil_packets", spoil_packets, needs_network=True, needs_netem=True),
     Fault("cut_store", cut_store, needs_network=True, needs_port=True),
     Fault("store_away", store_away),
     Fault("cut_store_file", cut_store_file, needs_file=True),
     Fault("clock_jump", clock_jump, settled=True),
     Fault("reassign", reassign),
+    Fault("replace_node", replace_node, settled=True),
     Fault("slow_disk", disk.slow_disk),
     Fault("full_disk", disk.full_disk),
     Fault("hang", disk.hang),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 
 import attrs
 
@@ -21,7 +23,7 @@ def _run(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=check, capture_output=True, text=True)
 
 
-@attrs.frozen
+@attrs.frozen(slots=False)
 class Network:
     """A subnet with one namespace for each node, named by its number."""
 
@@ -46,8 +48,45 @@ class Network:
         else:
             self._rule(target, "in", f"ip saddr {self.address(source)} drop")
 
+    def lose(self, source: int, target: int, percent: int) -> None:
+        """Drop so many of the packets that `source` sends to `target`, at random, where they arrive."""
+        rule = f"ip saddr {self.address(source)} numgen random mod 100 < {percent} counter drop"
+        self._rule(target, "in", rule)
+
+    def lost(self) -> int:
+        """How many packets `lose` has dropped since the last `heal`."""
+        lists = [
+            _run(*self.command(number), "nft", "list", "chain", "ip", "chaos", "in")
+            for number in self.numbers
+        ]
+        return sum(
+            int(count) for each in lists for count in re.findall(r"counter packets (\d+)", each.stdout)
+        )
+
+    def spoil(self, number: int, how: str) -> bool:
+        """Have the kernel's netem treat what a node sends; False if this kernel has no netem."""
+        return _run(*self._qdisc("add", number), "netem", *how.split(), check=False).returncode == 0
+
+    def unspoil(self, number: int) -> int:
+        """End that; how many packets were dropped."""
+        told = _run("tc", "-n", self.namespace(number), "-s", "qdisc", "show", "dev", "e0").stdout
+        _run(*self._qdisc("del", number))
+        return sum(int(count) for count in re.findall(r"dropped (\d+)", told))
+
+    @cached_property
+    def has_netem(self) -> bool:
+        """Whether `spoil` can do anything; a module of the kernel that no package brings."""
+        number = self.numbers[0]
+        found = self.spoil(number, "delay 0ms")
+        if found:
+            self.unspoil(number)
+        return found
+
+    def _qdisc(self, do: str, number: int) -> list[str]:
+        return ["tc", "-n", self.namespace(number), "qdisc", do, "dev", "e0", "root"]
+
     def heal(self) -> None:
-        """End all cuts."""
+        """End all cuts and losses."""
         for number in self.numbers:
             for chain in ("in", "out"):
                 _run(*self.command(number), "nft", "flush", "chain", "ip", "chaos", chain)

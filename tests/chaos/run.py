@@ -8,11 +8,11 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 import trio
@@ -33,9 +33,11 @@ from .stores import RemoteRunStore, RunStore, SqliteRunStore, ZookeeperRunStore
 
 Transport = Literal["tcp", "tls", "shm"]
 StoreKind = Literal["sqlite", "zookeeper", "remote"]
-_HEAL_SECONDS = 90
+HEAL_SECONDS = 90
 _WARM = 2_000
 _REPLICAS = 3
+_SPARES = 1
+"""Nodes that a fault may bring into the cluster."""
 _DEVICE_BYTES = 64 << 20
 
 
@@ -81,6 +83,8 @@ class Report:
     verdict: Verdict
     injected: list[Injected]
     problems: list[str]
+    more: dict[str, Any] = attrs.Factory(dict)
+    """Figures of a kind of run."""
 
     @property
     def passed(self) -> bool:
@@ -91,17 +95,18 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def usable(plan: Plan, isolated: bool, store: RunStore) -> list[Fault]:
+def usable(faults: Sequence[Fault], plan: Plan, net: Network | None, store: RunStore) -> list[Fault]:
     """The faults that this run can have."""
-    names = [fault.name for fault in FAULTS]
+    names = [fault.name for fault in faults]
     for name in plan.only:
         if name not in names:
             raise ValueError(f"no fault is called {name!r}; there are {', '.join(names)}")
     return [
         fault
-        for fault in FAULTS
+        for fault in faults
         if (not plan.only or fault.name in plan.only)
-        and (isolated or not fault.needs_network)
+        and (net is not None or not fault.needs_network)
+        and ((net is not None and net.has_netem) or not fault.needs_netem)
         and (store.port or not fault.needs_port)
         and (store.is_file or not fault.needs_file)
     ]
@@ -120,6 +125,10 @@ def small_device(folder: Path) -> Iterator[None]:
 class Run:
     """Use `carry_out`."""
 
+    faults: Sequence[Fault] = FAULTS
+    led: str = TOPICS["all"]
+    """The topic whose leaders faults look for."""
+
     def __init__(self, plan: Plan, folder: Path) -> None:
         self.plan = plan
         self.folder = folder
@@ -128,11 +137,14 @@ class Run:
         self.members: list[Member] = []
         self.injected: list[Injected] = []
         self.problems: list[str] = []
+        self.spares: list[Member] = []
+        self.not_run: list[str] = []
+        """Faults for which something is missing here."""
         self.places: list[Place] = [(TOPICS["all"], number) for number in range(PARTITIONS)]
 
     async def carry_out(self) -> Report:
         """Everything, from the first namespace to the verdict."""
-        numbers = tuple(range(1, self.plan.nodes + 1))
+        numbers = tuple(range(1, self.plan.nodes + 1 + _SPARES))
         with ExitStack() as stack:
             net = None
             if self.plan.transport != "shm":
@@ -147,10 +159,11 @@ class Run:
             for number in numbers:
                 stack.enter_context(small_device(self.folder / f"node-{number}" / "device"))
                 self.members.append(self._member(number, net, store, environment))
+            self.spares = [self.members.pop() for _ in range(_SPARES)]
             try:
                 await self._with_nodes(net, store)
             finally:
-                for member in self.members:
+                for member in (*self.members, *self.spares):
                     if member.alive:
                         member.send(signal.SIGKILL)
                         assert member.process is not None
@@ -158,7 +171,8 @@ class Run:
             verdict = judge(self.history, self._replicas())
             for error in self.history.failed_all.keys() - {"DeliveryTimeoutError"}:
                 self.problems.append(f"{self.history.failed_all[error]} acks=all writes failed with {error}")
-        return Report(self.plan, self.history, verdict, self.injected, self.problems)
+        more = {"not_run": self.not_run}
+        return Report(self.plan, self.history, verdict, self.injected, self.problems, more)
 
     # the parts
 
@@ -209,13 +223,21 @@ class Run:
         load = Load(servers, self.history)
         async with Admin(servers, request_timeout_ms=20_000) as admin:
             for topic in TOPICS.values():
-                if not await until_async(partial(self._made, admin, topic), _HEAL_SECONDS):
-                    raise RuntimeError(f"topic {topic} could not be created within {_HEAL_SECONDS} s")
-            scene = Scene(self.members, net, store, admin, self.random, self.history)
+                if not await until_async(partial(self._made, admin, topic), HEAL_SECONDS):
+                    raise RuntimeError(f"topic {topic} could not be created within {HEAL_SECONDS} s")
+            faults = usable(self.faults, self.plan, net, store)
+            wanted = self.plan.only or [each.name for each in self.faults]
+            self.not_run = sorted({*wanted} - {each.name for each in faults})
+            if self.not_run:
+                say(f"not run, as this machine or this store has no such thing: {', '.join(self.not_run)}")
+            scene = Scene(self.members, self.spares, net, store, admin, self.random, self.history, self.led)
             async with self._loaded(load):
-                if not await until(lambda: self.history.acknowledged["all"] >= _WARM, _HEAL_SECONDS):
+                if not await until(lambda: self.history.acknowledged["all"] >= _WARM, HEAL_SECONDS):
                     self.problems.append(f"fewer than {_WARM} records were acknowledged before any fault")
-                await self._torment(scene, usable(self.plan, net is not None, store))
+                if faults:
+                    await self._torment(scene, faults)
+                else:
+                    self.problems.append("none of the faults that were asked for can be injected here")
                 await self._healed(admin)
             await self._healed(admin)
             await self._level(admin)
@@ -283,7 +305,7 @@ class Run:
         recovery = await self._recovery(trio.current_time())
         if recovery is None and not self._is_decided():
             self.problems.append(
-                f"after {fault.name} of {bite.target} no acknowledgement for {_HEAL_SECONDS} s"
+                f"after {fault.name} of {bite.target} no acknowledgement for {HEAL_SECONDS} s"
             )
         start = began - self.started if self.injected else 0.0
         if not self.injected:
@@ -295,7 +317,7 @@ class Run:
 
     async def _recovery(self, since: float) -> float | None:
         """Seconds after `since` until every partition has acknowledged something written after it."""
-        with trio.move_on_after(_HEAL_SECONDS):
+        with trio.move_on_after(HEAL_SECONDS):
             while (took := slowest(self.history.last_ack, self.places, since)) is None:
                 if self._is_decided():
                     return None
@@ -306,11 +328,11 @@ class Run:
     async def _healed(self, admin: Admin) -> None:
         """Every partition of every topic has all its replicas in the ISR."""
         missing = "no node described the topics"
-        with trio.move_on_after(_HEAL_SECONDS):
+        with trio.move_on_after(HEAL_SECONDS):
             while not self._is_decided() and (missing := await self._missing(admin)):
                 await trio.sleep(0.05)
             return
-        self.problems.append(f"not every replica was in sync again within {_HEAL_SECONDS} s: {missing}")
+        self.problems.append(f"not every replica was in sync again within {HEAL_SECONDS} s: {missing}")
 
     async def _missing(self, admin: Admin) -> str:
         """The replicas outside the ISR by partition, or why nobody told; empty if every ISR is whole."""
@@ -330,12 +352,12 @@ class Run:
         has acknowledged, or nobody.
         """
         before: dict[Place, int] = {}
-        with trio.move_on_after(_HEAL_SECONDS):
+        with trio.move_on_after(HEAL_SECONDS):
             while not self._is_decided() and (not (ends := await self._ends(admin)) or ends != before):
                 before = ends
                 await trio.sleep(0.05)
             return
-        self.problems.append(f"not every replica had the same end within {_HEAL_SECONDS} s")
+        self.problems.append(f"not every replica had the same end within {HEAL_SECONDS} s")
 
     async def _ends(self, admin: Admin) -> dict[Place, int]:
         """Where all replicas of each partition end; empty if some do not end where the others do."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 import attrs
 
@@ -31,12 +31,16 @@ class Bite:
 class Scene:
     """What faults work on."""
 
-    members: Sequence[Member]
+    members: list[Member]
+    spares: list[Member]
+    """Nodes that belong to the cluster no more, or not yet."""
     network: Network | None
     store: RunStore
     admin: Admin
     random: random.Random
     history: History
+    led: str = TOPICS["all"]
+    """The topic whose leaders faults look for."""
 
     def any_member(self) -> Member:
         return self.random.choice(self.members)
@@ -44,7 +48,7 @@ class Scene:
     async def leader(self) -> Member:
         """A node that leads something, if one does."""
         try:
-            topics = await self.admin.describe_topics([TOPICS["all"]])
+            topics = await self.admin.describe_topics([self.led])
         except ReplicationError:
             return self.any_member()
         leaders = {part.leader for part in topics[0].partitions}
@@ -60,12 +64,14 @@ class Scene:
 class Fault:
     """settled: it comes only when all replicas are in sync, because it takes data from one, or must change nothing.
 
-    needs_network: hosts of their own. needs_port, needs_file: a store reached over the network, or as a file.
+    needs_network: hosts of their own. needs_netem: a kernel that has it as well. needs_port, needs_file: a store
+    reached over the network, or as a file.
     """
 
     name: str
     inject: Inject
     settled: bool = False
     needs_network: bool = False
+    needs_netem: bool = False
     needs_port: bool = False
     needs_file: bool = False
