@@ -70,6 +70,9 @@ class History:
         if offset != expected:
             self._broken("consumers skip and repeat nothing", place, f"{offset} after {expected - 1}")
 
+    def unread(self, place: Place, text: str) -> None:
+        self._broken("consumers read all that is acknowledged", place, text)
+
     def lost_position(self, place: Place, text: str) -> None:
         self._broken("what consumers saw stays", place, text)
 

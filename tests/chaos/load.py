@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
@@ -13,13 +13,14 @@ from insync.replication import Consumer, Producer, ReplicationError
 from insync.replication.client.errors import OffsetOutOfRangeError
 from insync.replication.client.producer.delivery import Delivery
 
-from .history import Acks, History
+from .history import Acks, History, Place
 
 TOPICS: dict[Acks, str] = {"all": "safe", "1": "leader", "0": "fire"}
 PARTITIONS = 4
 _BURST = 20
 _PAUSE = 0.01
 _IN_FLIGHT = 2_000
+_END_SECONDS = 90
 
 
 @attrs.define
@@ -31,6 +32,8 @@ class Load:
     stopping: bool = False
     pause: float = _PAUSE
     """Of a writer, after each burst."""
+    writers: int = 0
+    """How many may still be acknowledged something."""
 
     async def write(
         self, name: str, acks: Acks, topic: str = "", *, task_status: trio.TaskStatus[None]
@@ -38,6 +41,7 @@ class Load:
         """One writer; its producer lives through everything. topic: in place of the one of `acks`."""
         wanted: Literal["all", 0, 1] = "all" if acks == "all" else 1 if acks == "1" else 0
         under_way = 0
+        self.writers += 1
 
         def done(value: bytes, sent_at: float, delivery: Delivery) -> None:
             nonlocal under_way
@@ -67,6 +71,7 @@ class Load:
                         self.history.sent[acks] += 1
                 await trio.sleep(self.pause)
             await producer.flush()
+        self.writers -= 1
 
     def _outcome(self, acks: Acks, delivery: Delivery, value: bytes, sent_at: float) -> None:
         if delivery.error is not None:
@@ -87,19 +92,43 @@ class Load:
             consumer.seek_to_beginning()
             expected = {(at.topic, at.partition): 0 for at in partitions}
             task_status.started()
-            while not self.stopping:
-                try:
-                    records = await consumer.poll(timeout_ms=200)
-                except OffsetOutOfRangeError as error:
-                    self.history.lost_position((topic, -1), str(error))
+            try:
+                while not self.stopping:
+                    await self._poll(consumer, expected)
+                with trio.move_on_after(_END_SECONDS):
+                    while not self.is_through(expected):
+                        await self._poll(consumer, expected)
                     return
-                except ReplicationError as error:
-                    self.history.failed[type(error).__name__] += 1
-                    continue
-                for record in records:
-                    place = record.topic, record.partition
-                    self.history.see(place, record.offset, record.value or b"", expected[place])
-                    expected[place] = record.offset + 1
+            except OffsetOutOfRangeError as error:
+                self.history.lost_position((topic, -1), str(error))
+            else:
+                self.history.unread((topic, -1), f"a reader came to {expected} within {_END_SECONDS} s")
+
+    async def _poll(self, consumer: Consumer, expected: dict[Place, int]) -> None:
+        """Raises OffsetOutOfRangeError."""
+        try:
+            records = await consumer.poll(timeout_ms=200)
+        except OffsetOutOfRangeError:
+            raise
+        except ReplicationError as error:
+            self.history.failed[type(error).__name__] += 1
+            return
+        for record in records:
+            place = record.topic, record.partition
+            self.history.see(place, record.offset, record.value or b"", expected[place])
+            expected[place] = record.offset + 1
+
+    def is_through(self, expected: Mapping[Place, int]) -> bool:
+        """Whether a reader that expects these offsets next has all that is acknowledged, or need not have it.
+
+        In a run in which a promise was broken it may wait for what is lost.
+        """
+        if self.history.violations:
+            return True
+        acked = self.history.acked
+        return not self.writers and all(
+            max(acked.get(place, ()), default=-1) < offset for place, offset in expected.items()
+        )
 
 
 async def until(holds: Callable[[], bool], seconds: float) -> bool:

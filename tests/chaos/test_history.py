@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .history import History, Replica, judge, slowest
+from .load import Load
 
 PLACE = ("safe", 0)
 RECORDS: Replica = [(offset, b"a:%d" % offset) for offset in range(10)]
@@ -86,6 +87,18 @@ def test_consumers_that_see_another_record_or_skip_one() -> None:
     history = right()
     history.see(PLACE, 9, b"a:9", 8)
     assert "consumers skip and repeat nothing" in promises(history, RECORDS)
+
+
+def test_readers_end_when_they_have_all_that_is_acknowledged() -> None:
+    load = Load([], right(), writers=1)
+    assert not load.is_through({PLACE: 10})  # a writer may be acknowledged more
+    load.writers = 0
+    assert load.is_through({PLACE: 8})
+    assert not load.is_through({PLACE: 7})
+    assert load.is_through({("safe", 1): 0})
+    load.history.unread(PLACE, "a reader came to 7")
+    assert promises(load.history, RECORDS) == {"consumers read all that is acknowledged"}
+    assert load.is_through({PLACE: 7})
 
 
 def test_recovery_counts_the_last_place() -> None:
