@@ -1,7 +1,8 @@
 """`python -m tests.chaos --seconds S --seed N --transport tcp|tls|shm --store sqlite|zookeeper|remote --json`.
 
 With `--kafka`: Kafka's clients for Java and C write and read. With `--groups`: consumer groups. With
-`--transactions`: consume, transform and produce in transactions. With `--power`: machines lose their power.
+`--transactions`: consume, transform and produce in transactions. With `--state`: clients of replicated state. With
+`--power`: machines lose their power.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from .groups import FAULT_NAMES, timed_groups
 from .kafka_clients import KafkaRun
 from .power_rounds import PowerPlan, timed_rounds
 from .run import Injected, Plan, Report, Run, say, timed
+from .state import CLIENT_FAULTS, StateRun
 from .transactions import FAULT_NAMES as OF_TRANSACTIONS
 from .transactions import timed_transactions
 
@@ -61,6 +63,7 @@ def summary(report: Report, seconds: float) -> dict[str, Any]:
         },
         "failed_acks_all": dict(history.failed_all),
         "errors_of_clients": dict(history.failed),
+        **report.more,
     }
 
 
@@ -97,7 +100,7 @@ def main() -> int:
         "--only",
         action="append",
         default=[],
-        choices=sorted({*(fault.name for fault in FAULTS), *FAULT_NAMES, *OF_TRANSACTIONS}),
+        choices=sorted({*(fault.name for fault in FAULTS), *FAULT_NAMES, *OF_TRANSACTIONS, *CLIENT_FAULTS}),
         metavar="FAULT",
         help="a fault by its name, see docs/reliability.md; several for several",
     )
@@ -116,6 +119,11 @@ def main() -> int:
         "--transactions",
         action="store_true",
         help="workers that consume, transform and produce in transactions, which fail as nodes and links do",
+    )
+    parser.add_argument(
+        "--state",
+        action="store_true",
+        help="clients of replicated state, whose calls must be explained by one order for each key",
     )
     parser.add_argument(
         "--power", action="store_true", help="cut the power of the machine of all nodes, or of one of three"
@@ -158,7 +166,8 @@ def main() -> int:
             return _groups(plan, folder.absolute(), as_json=given.json)
         if given.transactions:
             return _transactions(plan, folder.absolute(), as_json=given.json)
-        report, seconds = timed(plan, folder.absolute(), KafkaRun if given.kafka else Run)
+        kind = KafkaRun if given.kafka else StateRun if given.state else Run
+        report, seconds = timed(plan, folder.absolute(), kind)
     told = summary(report, seconds)
     for line in (*told["violations"][:50], *told["problems"]):
         say(f"BROKEN: {line}")

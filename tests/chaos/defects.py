@@ -1,10 +1,17 @@
-"""Errors planted in a node process: a run with one of them must fail, or the check of runs is worth nothing."""
+"""Errors planted in processes of nodes, and of clients of replicated state.
+
+A run with one of them must fail, or the check of runs is worth nothing.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+import trio
+
 from insync.replication.core.partition import isr
+from insync.replication.state._copy import Copy
 from insync.storage import LogDirectory
 from insync.storage.disk_log import DiskLog
 
@@ -38,8 +45,8 @@ def reused_offset() -> None:
     """Forget the last records when a process ends, and say nothing: their offsets are given to others."""
     right = LogDirectory._open
 
-    def open_short(self: LogDirectory, *arguments: Any) -> DiskLog:
-        log = right(self, *arguments)
+    def open_short(self: LogDirectory, *arguments: Any, **options: Any) -> DiskLog:
+        log = right(self, *arguments, **options)
         if log.log_end_offset > _FORGOTTEN:
             log.truncate(log.log_end_offset - _FORGOTTEN)
         return log
@@ -47,8 +54,24 @@ def reused_offset() -> None:
     LogDirectory._open = open_short  # type: ignore[method-assign]
 
 
+def stale_copies() -> None:
+    """Of clients of replicated state: read a copy as it is."""
+
+    async def catch_up(self: Copy) -> int:
+        await trio.lowlevel.checkpoint()
+        return self.applied
+
+    Copy.catch_up = catch_up  # type: ignore[method-assign]
+
+
 def _batch_at(log: DiskLog, offset: int) -> int:
     return log._segment_of(log._segments, offset).holding(offset).offset
 
 
-DEFECTS = {each.__name__: each for each in (early_ack, short_truncation, reused_offset)}
+DEFECTS = {each.__name__: each for each in (early_ack, short_truncation, reused_offset, stale_copies)}
+
+
+def plant() -> None:
+    """In this process, the one that INSYNC_CHAOS_DEFECT names; nothing if that is empty."""
+    if defect := os.environ.get("INSYNC_CHAOS_DEFECT"):
+        DEFECTS[defect]()

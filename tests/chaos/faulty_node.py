@@ -179,10 +179,10 @@ if __name__ == "__main__":
     _spoil_disk()
     _spoil_clock()
     _spoil_store()
-    if defect := os.environ.get("INSYNC_CHAOS_DEFECT"):
-        from tests.chaos.defects import DEFECTS
+    if os.environ.get("INSYNC_CHAOS_DEFECT"):
+        from tests.chaos.defects import plant
 
-        DEFECTS[defect]()
+        plant()
     from insync.replication.cli import main
 
     sys.exit(main(sys.argv[1:]))
