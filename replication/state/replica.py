@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import trio
 
@@ -38,6 +39,7 @@ from .settings import StateSettings, split
 _log = logging.getLogger("insync.state")
 _CLOSE_SECONDS = 5.0
 _RETRY_SECONDS = 0.25
+T = TypeVar("T")
 _LOG: dict[str, Value] = {"cleanup_policy": "delete", "retention_ms": -1, "retention_bytes": -1}
 _SNAPSHOTS: dict[str, Value] = {"cleanup_policy": "compact", "segment_bytes": 64 << 20}
 
@@ -89,7 +91,7 @@ class Replica:
         self._make = machine
         self._stack = AsyncExitStack()
         self._lacks: ClientError | None = None
-        """What the cluster said when it had fewer nodes than replicas are wanted."""
+        """Why it is not open yet: there are fewer nodes than replicas are wanted, or no answer came in time."""
         self._copy: Copy | None = None
         self._session: Session | None = None
         self._keeper: Keeper | None = None
@@ -108,7 +110,7 @@ class Replica:
         admin = await stack.enter_async_context(Admin(self._servers, **options))
         deadline = trio.current_time() + self.settings.open_timeout_ms / 1000
         with self._until(deadline):
-            topic_id = await self._topic(admin)
+            topic_id = await self._persistently(partial(self._topic, admin))
         producer = await stack.enter_async_context(Producer(self._servers, linger_ms=0, **options))
         consumer = await stack.enter_async_context(
             Consumer(self._servers, auto_offset_reset="none", **options)
@@ -123,7 +125,7 @@ class Replica:
             session.on_restored,
         )
         with self._until(deadline):
-            await copy.restore()
+            await self._persistently(copy.restore)
         nursery = await stack.enter_async_context(Tasks())
         nursery.start_soon(copy.run)
         nursery.start_soon(copy.answer_rounds)
@@ -133,6 +135,16 @@ class Replica:
         nursery.start_soon(keeper.run)
         stack.push_async_callback(self._close, session, copy)
         self._copy, self._session, self._keeper = copy, session, keeper
+
+    async def _persistently(self, step: Callable[[], Awaitable[T]]) -> T:
+        """A step of opening, made again when a request of it had no answer in time: opening has its own limit."""
+        while True:
+            try:
+                return await step()
+            except RequestTimeoutError as error:
+                _log.warning("%s: not opened yet: %s", self._at, error)
+                self._lacks = error
+                await trio.sleep(_RETRY_SECONDS)
 
     @contextmanager
     def _until(self, deadline: float) -> Iterator[None]:
@@ -169,7 +181,7 @@ class Replica:
         return topic.topic_id
 
     async def _create(self, admin: Admin) -> None:
-        """Create the topics that are missing, once there are nodes enough and a controller answers in time."""
+        """Create the topics that are missing, once there are nodes enough."""
         name, partitions = self._at.topic, self._partitions or self._at.partition + 1
         while True:
             factor = self.settings.replication_factor
@@ -178,7 +190,7 @@ class Replica:
             try:
                 await admin.create_topic(name, partitions, factor, _LOG, exist_ok=True)
                 await admin.create_topic(f"{name}.snapshots", partitions, factor, _SNAPSHOTS, exist_ok=True)
-            except (InvalidReplicationFactorError, RequestTimeoutError) as error:
+            except InvalidReplicationFactorError as error:
                 if self._lacks is None:
                     _log.warning("%s: waits for nodes: %s", self._at, error)
                 self._lacks = error

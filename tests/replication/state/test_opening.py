@@ -109,3 +109,21 @@ async def test_it_waits_for_topics_that_accept_no_writes_yet(
             async with ReplicatedDict.open(only.endpoints, "d") as state:
                 await state.put("a", 1)
     assert late == ["d", "d.snapshots"]
+
+
+async def test_it_asks_again_where_its_log_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition without a leader costs one request its time, not the opening."""
+    read_index, asked = Admin.read_index, []
+
+    async def late(self: Admin, partitions: Any) -> Any:
+        asked.append(partitions)
+        if len(asked) == 1:
+            raise RequestTimeoutError("d-0: no offset from its leader within 2 s: LEADER_NOT_AVAILABLE")
+        return await read_index(self, partitions)
+
+    monkeypatch.setattr(Admin, "read_index", late)
+    async with node(tmp_path, 1) as only:
+        with trio.fail_after(60):
+            async with ReplicatedDict.open(only.endpoints, "d") as state:
+                await state.put("a", 1)
+    assert len(asked) > 1
