@@ -80,8 +80,16 @@ class StateRun(Run):
         return report
 
     def _replicas(self) -> dict[Place, dict[int, Replica]]:
+        found = super()._replicas()
         # Snapshots are compacted by each node in its own time.
-        return {at: found for at, found in super()._replicas().items() if not at[0].endswith(".snapshots")}
+        found.pop((f"{TOPIC}.snapshots", 0), None)
+        # Below a snapshot the log is deleted: a replica that is copied again begins later than others.
+        log = found.get((TOPIC, 0), {})
+        start = max((records[0][0] for records in log.values() if records), default=0)
+        found[TOPIC, 0] = {
+            node: [each for each in records if each[0] >= start] for node, records in log.items()
+        }
+        return found
 
     @asynccontextmanager
     async def _loaded(self, load: Load) -> AsyncIterator[None]:

@@ -128,6 +128,29 @@ def test_another_key_explains_nothing() -> None:
     assert len(judge_state(told.history)) == 1
 
 
+@pytest.mark.parametrize("first", ["put", "put_if"])
+def test_which_of_two_unknown_outcomes_was_seen_is_left_open(first: str) -> None:
+    """The comparison explains the first read alone, and the put the second: the order found first is given up."""
+    told = Told()
+    actions = {"put": ("put", "x"), "put_if": ("put_if", None, "x")}
+    for name in sorted(actions, key=lambda each: each != first):
+        told.call(0, None, *actions[name], client=name)
+    told.call(1, 2, "get", answer="x")
+    told.call(3, 4, "put", "y")
+    told.call(5, 6, "get", answer="x")
+    assert judge_state(told.history) == []
+    told.call(7, 8, "put", "z")
+    told.call(9, 10, "get", answer="x")
+    assert len(judge_state(told.history)) == 1
+
+
+def test_a_command_explains_nothing_that_ended_before_it_began() -> None:
+    told = right()
+    told.call(14, 15, "get", answer="d")
+    told.call(15.5, None, "put", "d", client="c2")
+    assert len(judge_state(told.history)) == 1
+
+
 def test_a_search_that_is_broken_off_has_explained_nothing() -> None:
     told = right()
     assert judge_state(told.history, most=20) == []

@@ -121,7 +121,7 @@ def _following(answered: Sequence[Call], first: int, ahead: int) -> tuple[list[i
         if not ahead >> index - first & 1:
             until = min(until, answered[index].ended)
             found.append(index)
-    return [index for index in found if answered[index].began <= until], until
+    return found, until
 
 
 def _with(first: int, ahead: int, taken: int, state: S) -> _Reached[S]:
