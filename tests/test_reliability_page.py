@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import groups, transactions
+from tests.chaos import groups, state, transactions
 from tests.chaos.faults import FAULTS
 
 HERE = Path(__file__).parent
@@ -48,6 +48,7 @@ def test_every_fault_is_explained_and_counted() -> None:
     [
         ("Groups under faults", groups.FAULT_NAMES),
         ("Transactions under faults", transactions.FAULT_NAMES),
+        ("Replicated state under faults", state.CLIENT_FAULTS),
     ],
 )
 def test_every_fault_of_groups_and_transactions_is_explained(title: str, names: tuple[str, ...]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import permutations
+from random import Random
 
 import attrs
 import trio
@@ -16,7 +18,7 @@ from insync.replication.client import InvalidReplicationFactorError
 from . import disk_faults as disk
 from .load import PARTITIONS, TOPICS, until, until_async
 from .members import LAG_MS, PORT, STALL_MS, Member
-from .network import OURS
+from .network import OURS, Network
 from .scene import Bite, Fault, Scene
 
 _ALL_ALIVE_SECONDS = 60.0
@@ -224,15 +226,20 @@ async def strand_leader(scene: Scene) -> Bite:
 
 async def lose_packets(scene: Scene) -> Bite:
     """Of the packets between all nodes some are lost, each way."""
-    net, percent = scene.network, scene.random.randint(5, 30)
-    assert net is not None
-    numbers = [member.number for member in scene.members]
-    for source, target in permutations(numbers, 2):
+    assert scene.network is not None
+    percent, lost = await lose_for_a_while(scene.network, scene.members, scene.random)
+    return Bite(f"all nodes, {percent} %", f"{lost} packets were lost" if lost else "")
+
+
+async def lose_for_a_while(net: Network, members: Sequence[Member], dice: Random) -> tuple[int, int]:
+    """Which share of the packets between the nodes was to be lost, in percent, and how many were."""
+    percent = dice.randint(5, 30)
+    for source, target in permutations([member.number for member in members], 2):
         net.lose(source, target, percent)
-    await trio.sleep(scene.random.uniform(3, 8))
+    await trio.sleep(dice.uniform(3, 8))
     lost = net.lost()
     net.heal()
-    return Bite(f"all nodes, {percent} %", f"{lost} packets were lost" if lost else "")
+    return percent, lost
 
 
 async def spoil_packets(scene: Scene) -> Bite:

@@ -2,8 +2,8 @@
 
 Each input must have its outputs exactly once for readers of committed records. The faults: a worker is killed,
 leaves, stands still for a moment or past its transaction's timeout, is replaced while it lives, another joins; a
-coordinator of the group or of transactions, or a leader, is killed or stands still; links between nodes, or to the
-clients, are cut.
+coordinator of the group or of transactions, or a leader, is killed or stands still; links between nodes are cut
+or lose packets, or those to the clients are cut.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import trio
 
 from insync.replication import Admin, Consumer, ReplicationError
 
+from .faults import lose_for_a_while
 from .groups import GROUP, TOPIC, GroupRun, Suffered, Worker
 from .load import until_async
 from .members import PORT, Member
@@ -63,8 +64,9 @@ FAULT_NAMES = (
     "cut_nodes",
     "isolate_node",
     "cut_clients",
+    "lose_packets",
 )
-_NEED_NETWORK = ("cut_nodes", "isolate_node", "cut_clients")
+_NEED_NETWORK = ("cut_nodes", "isolate_node", "cut_clients", "lose_packets")
 
 
 @attrs.frozen
@@ -283,6 +285,14 @@ class TransactionRun(GroupRun):
         one = (await self._leading(admin, self.random.choice((_STATE, TARGET, _OFFSETS)))).number
         await self._cut([(one, OURS)])
         return f"node {one} to the clients"
+
+    async def lose_packets(self, admin: Admin) -> str:
+        """Of those between nodes some are lost, each way."""
+        assert self._net is not None
+        percent, lost = await lose_for_a_while(self._net, self.members, self.random)
+        if not lost:
+            self.problems.append(f"no packet between nodes was lost of {percent} %")
+        return f"{percent} % between nodes, {lost} in all"
 
     async def _cut(self, pairs: list[tuple[int, int]]) -> None:
         assert self._net is not None
