@@ -120,6 +120,8 @@ class Network:
 
     def _remove(self) -> None:
         for number in self.numbers:
+            # The kernel takes its time to remove what lies in a namespace: its name may be wanted again at once.
+            _run("ip", "link", "del", f"{self.name}v{number}", check=False)
             _run("ip", "netns", "del", self.namespace(number), check=False)
         _run("ip", "link", "del", self.name, check=False)
 
