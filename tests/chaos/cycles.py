@@ -59,8 +59,8 @@ def against_time(done: Sequence[Done], logs: Logs) -> list[str]:
     """A cycle of events, each of which came before the next one; there can be none.
 
     A transaction begins before each of its records is appended, and these come before its commit. The records of a
-    partition come one after the other. A commit comes before the commits of all that read its records. What was
-    begun when its worker had been told of another's commit began after that commit.
+    partition come one after the other. A commit comes before the commits of all that read its records. A
+    transaction that began when a worker had been told of another's commit began after that commit.
     """
     names = {each.name for each in done}
     edges: list[tuple[str, str]] = []

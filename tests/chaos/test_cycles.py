@@ -48,7 +48,7 @@ def test_reads_of_each_other() -> None:
     three = [done("a", "c"), done("b", "a"), done("c", "b")]
     assert turns(read_cycle(three)) == {("a", "b", "c")}
     assert read_cycle(three[:2]) == []
-    # What two read of each other was committed before it was read: it has no order in time, either.
+    # Each was committed before its records were read: there is no order in time, either.
     assert against_time(three, logs("abc"))
 
 

@@ -85,7 +85,7 @@ def is_linearizable(
         first, ahead, taken, state = reached
         if first == len(answered):
             return True
-        # Who has come here with some of them, or none, can go on in each way in which all of them can.
+        # An order that came here with a part of them can go on in each way in which this one can.
         before = seen.setdefault((first, ahead, state), [])
         if any(each & ~taken == 0 for each in before):
             continue
