@@ -243,7 +243,7 @@ async def lose_for_a_while(net: Network, members: Sequence[Member], dice: Random
 
 
 async def spoil_packets(scene: Scene) -> Bite:
-    """What a leader sends, to nodes, clients and the store, is delayed, reordered, doubled, corrupted and lost."""
+    """All that a leader sends is delayed, reordered, doubled, corrupted or lost, also to clients and the store."""
     net, one = scene.network, (await scene.leader()).number
     assert net is not None
     spoiled = net.spoil(one, "delay 20ms 10ms reorder 25% 50% duplicate 1% corrupt 1% loss 3%")

@@ -190,7 +190,7 @@ def judge_transactions(history: TransactionHistory, inputs: Mapping[int, int]) -
 
 
 def _logs(history: TransactionHistory) -> dict[int, list[tuple[int, str]]]:
-    """What was committed, by partition and in the order of offsets."""
+    """Committed records by partition, in the order of offsets."""
     found: dict[int, list[tuple[int, str]]] = {}
     for each in sorted(history.final, key=lambda each: (each.partition, each.offset)):
         transaction = Output.decode(each.value).transaction
