@@ -24,7 +24,7 @@ from .batch._scan import TRANSACTIONAL
 from .errors import CorruptBatchError
 from .log import ProducedBatch, ProducerSnapshot
 from .segment._log_scan import ProducerScan
-from .segment._segment import Segment, segment_path
+from .segment._segment import Mended, Segment, segment_path
 
 WINDOW = 5
 SNAPSHOT_SUFFIX = ".snapshot"
@@ -239,13 +239,18 @@ def has_snapshot(folder: Path, offset: int) -> bool:
     return segment_path(folder, offset, SNAPSHOT_SUFFIX).exists()
 
 
-def replay(folder: Path, segments: Sequence[Segment], tail: Tail | None = None) -> ProducerTable:
+def replay(
+    folder: Path,
+    segments: Sequence[Segment],
+    tail: Tail | None = None,
+    told: Mended = lambda path, why: None,
+) -> ProducerTable:
     """The producers of a log: its latest good snapshot, and the headers of all batches behind that.
 
-    What `tail` knows is not read again.
+    What `tail` knows is not read again. told: of snapshots that are damaged.
     """
     end = segments[-1].end.offset if tail is None else tail.start_offset
-    table, start = _latest(folder, end)
+    table, start = _latest(folder, end, told)
     table.absorb(_scanned(segments, start, end))
     if tail is not None:
         tail.producers.end_offset = segments[-1].end.offset
@@ -272,10 +277,14 @@ def _scanned(segments: Sequence[Segment], start: int, end: int) -> ProducerScan:
     return found
 
 
-def _latest(folder: Path, log_end_offset: int) -> tuple[ProducerTable, int]:
+def _latest(
+    folder: Path, log_end_offset: int, told: Mended = lambda path, why: None
+) -> tuple[ProducerTable, int]:
     for offset in snapshots_in(folder):
         if offset <= log_end_offset:
-            table = ProducerTable.load(segment_path(folder, offset, SNAPSHOT_SUFFIX))
+            path = segment_path(folder, offset, SNAPSHOT_SUFFIX)
+            table = ProducerTable.load(path)
             if table is not None:
                 return table, offset
+            told(path, "its checksum does not match, or its form is another")
     return ProducerTable(), 0

@@ -35,6 +35,7 @@ from .errors import (
     WrongNodeError,
 )
 from .folder._checkpoints import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, Checkpoints
+from .folder._created import FILE_NAME as CREATED
 from .folder._created import CreatedPartitions
 from .folder._data_folder import make_data_folder
 from .folder._folder_lock import FolderLock
@@ -124,8 +125,8 @@ class LogDirectory:
         on_mended: Callable[[PartitionKey, Path, str], None] = lambda key, path, why: None,
     ) -> None:
         """
-        on_mended: told of each index file that was removed, cut or replaced, and why it is built anew from its log;
-          called from any thread.
+        on_mended: told of each file that was removed, cut or replaced, or lacks what the logs show, and why it is
+          built again from them; called from any thread.
         verify_on_open_bytes: how much data that needs no scan has its CRCs checked when logs are opened, the newest
           segments of each log first, to find damage early.
 
@@ -170,13 +171,14 @@ class LogDirectory:
         self.directory_id = self._check_meta(cluster_id, node_id)
         """Made once for each folder; tells whether it was replaced."""
         self._created = CreatedPartitions(self.path)
-        self.proof = read_proof(self.path)
+        self.proof = read_proof(self.path, self.directory_id)
         """The last written proof; None in a new folder, or one of an earlier release."""
+        self.damaged = dict[Path, str]()
+        """Small files that could not be relied on when the folder was opened, and what follows."""
         self.was_clean, self.previous_broker_epoch = self._take_clean_marker()
         assert self._folder_lock is not None
         self._checkpoints = Checkpoints(self.path, self._logs, self._folder_lock.check)
-        self.damaged = dict.fromkeys(self._checkpoints.damaged, "the logs are read without it")
-        """Small files that could not be relied on when the folder was opened, and what follows."""
+        self.damaged |= dict.fromkeys(self._checkpoints.damaged, "the logs are read without it")
         if self.proof is None and os.path.lexists(self.path / PROOF):
             self.damaged[self.path / PROOF] = (
                 "the directory counts as one that was restored to an older state"
@@ -209,12 +211,14 @@ class LogDirectory:
         """Read the marker, and delete it durably before anything else is written."""
         path = self.path / CLEAN_SHUTDOWN
         try:
-            marker = json.loads(read_file(path))
+            # Kafka's has no checksum.
+            marker = json.loads(unsealed(read_file(path)) or "")
             found = (True, int(marker.get("brokerEpoch", -1)))
         except FileNotFoundError:
             return False, -1
         except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
             found = (False, -1)
+            self.damaged[path] = "the last stop counts as a crash"
         path.unlink()
         fsync_folder(self.path)
         return found
@@ -228,7 +232,7 @@ class LogDirectory:
             with self._lock:
                 self._check_open()
             if self.proof is None or self.proof.pulse <= proof.pulse:
-                write_proof(self.path, proof)
+                write_proof(self.path, proof, self.directory_id)
                 self.proof = proof
 
     def check_device(self) -> None:
@@ -331,6 +335,8 @@ class LogDirectory:
             # First: of a log that was made here, a log start that is not listed is 0.
             self._checkpoints.set(key, {LOG_STARTS: log.log_start_offset})
         self._created.add([key])
+        why = "it does not list the folder, which was moved here, or the file is damaged"
+        self._on_mended(key, self.path / CREATED, why)
 
     def _folder(self, topic: str, partition: int, create: bool, topic_id: str | None) -> Path:
         folder = self._folder_of((topic, partition))
@@ -667,8 +673,8 @@ class LogDirectory:
 
     def _write_clean_marker(self, broker_epoch: int) -> None:
         try:
-            marker = json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
-            replace_file(self.path / CLEAN_SHUTDOWN, marker)
+            marker = json.dumps({"version": 0, "brokerEpoch": broker_epoch})
+            replace_file(self.path / CLEAN_SHUTDOWN, sealed(marker + "\n"))
         except OSError as error:
             raise storage_error(error, f"cannot write the clean-stop marker in {self.path}") from error
 

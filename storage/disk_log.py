@@ -161,7 +161,7 @@ class DiskLog(MaintainedLog):
         self._epochs.trim_end(self._log_end_offset)
         held = [each for each in snapshots_in(self._folder) if each <= self._log_end_offset]
         self._keep_snapshots({*held[:1], *self.segment_base_offsets} & {*held})
-        self._producers = replay(self._folder, self._segments, found.producers)
+        self._producers = replay(self._folder, self._segments, found.producers, self._mended)
         self._index_transactions(found.scanned)
         if self.settings.flushes:
             # A killed process may have left it in the page cache alone, and all that is found counts from now on.

@@ -12,6 +12,7 @@ from .._opening import read_file
 from ._sealed import sealed, unsealed
 
 PROOF = "insync.proof"
+_DIRECTORY = "directory_id"
 
 
 @attrs.frozen(kw_only=True)
@@ -35,27 +36,30 @@ class FolderProof:
     leader_epoch: int = 0
 
 
-def read_proof(folder: Path) -> FolderProof | None:
-    """What was written last; None if there is nothing, or nothing that can be read."""
+def read_proof(folder: Path, directory_id: str) -> FolderProof | None:
+    """What was written last; None if there is nothing, nothing that can be read, or the proof of another folder."""
     try:
         text = unsealed(read_file(folder / PROOF))
         if text is None:
             return None
         found = json.loads(text)
-        # An earlier release wrote none.
-        found = {"leader_epoch": 0, **found}
+        # Earlier releases wrote neither.
+        found = {"leader_epoch": 0, _DIRECTORY: directory_id, **found}
+        if found[_DIRECTORY] != directory_id:
+            return None
         values = {field.name: found[field.name] for field in attrs.fields(FolderProof)}
     except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return FolderProof(**values) if all(type(value) is int for value in values.values()) else None
 
 
-def write_proof(folder: Path, proof: FolderProof) -> None:
+def write_proof(folder: Path, proof: FolderProof, directory_id: str) -> None:
     """Make it durable before anything else is done.
 
     Raises StorageError if the device refuses; what was there before stands then.
     """
     try:
-        replace_file(folder / PROOF, sealed(json.dumps(attrs.asdict(proof)) + "\n"))
+        text = json.dumps({_DIRECTORY: directory_id, **attrs.asdict(proof)})
+        replace_file(folder / PROOF, sealed(text + "\n"))
     except OSError as error:
         raise storage_error(error, f"cannot write {folder / PROOF}") from error

@@ -45,6 +45,11 @@ class Stray:
     size_bytes: int = 0
 
     @property
+    def note(self) -> Path:
+        """The file that says why it was set aside, and when."""
+        return self.path / _NOTE
+
+    @property
     def key(self) -> PartitionKey:
         return self.topic, self.partition
 

@@ -435,8 +435,10 @@ def test_a_damaged_producer_snapshot_is_passed_over(tmp_path: Path) -> None:
         data = bytearray(path.read_bytes())
         data[-1] ^= 1
         path.write_bytes(data)
-    log = open_disk(folder, clean=True, recovery_point=80)
+    told: list[Path] = []
+    log = open_disk(folder, clean=True, recovery_point=80, on_mended=lambda path, why: told.append(path))
     assert log.producer_states() == expected
+    assert told == snapshots[::-1]
     log.close()
 
 

@@ -306,6 +306,17 @@ def _tell_damaged(directory: LogDirectory) -> None:
                 remedy="none is needed: the node writes it again; check the device",
             )
         )
+    for stray in directory.strays():
+        if stray.since_ms is None:
+            log.error(
+                event(
+                    "stray_log_unexplained",
+                    path=stray.note,
+                    why=f"why the log was set aside is {stray.why}",
+                    remedy="no record is affected, and the node keeps it: see `insync stray list`, then restore or "
+                    "delete it",
+                )
+            )
 
 
 def _index_rebuilt(key: tuple[str, int], path: Path, why: str) -> None:

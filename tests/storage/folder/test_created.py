@@ -160,6 +160,25 @@ def test_a_folder_that_was_moved_here_is_missing_once_it_has_gone(tmp_path: Path
     target.close()
 
 
+@pytest.mark.parametrize("at", range(len("+ t 0\n")))
+def test_a_list_that_lacks_a_folder_is_named(tmp_path: Path, at: int) -> None:
+    directory, told = opened(tmp_path), list[Path]()
+    append(directory.open_log("t", 0, create=True), batch())
+    directory.close()
+    opened(tmp_path).close()
+    path = tmp_path / FILE_NAME
+    sound = path.read_bytes()
+    assert sound == b"+ t 0\n"
+    path.write_bytes(sound[:at] + bytes([sound[at] ^ 4]) + sound[at + 1 :])
+    for _ in range(2):
+        directory = LogDirectory(
+            tmp_path, cluster_id="c", node_id=1, on_mended=lambda key, path, why: told.append(path)
+        )
+        assert directory.open_log("t", 0, create=False).log_end_offset == 1
+        directory.close()
+    assert told == [path]
+
+
 @pytest.mark.parametrize("left", [b"+ t ", b"\0\0\xff\x80"], ids=["cut", "never written"])
 def test_a_line_cut_short_spoils_no_later_one(tmp_path: Path, left: bytes) -> None:
     directory = opened(tmp_path)

@@ -115,7 +115,7 @@ def test_the_marker_is_gone_once_opened_and_written_last(tmp_path: Path) -> None
     marker = tmp_path / ".kafka_cleanshutdown"
     assert not marker.exists()
     directory.close(broker_epoch=42)
-    assert json.loads(marker.read_text()) == {"version": 0, "brokerEpoch": 42}
+    assert json.loads(marker.read_text().splitlines()[0]) == {"version": 0, "brokerEpoch": 42}
     directory = opened(tmp_path)
     assert (directory.was_clean, directory.previous_broker_epoch) == (True, 42)
     assert not marker.exists()
@@ -134,6 +134,28 @@ def test_a_damaged_marker_is_no_marker(tmp_path: Path, content: bytes) -> None:
     (tmp_path / ".kafka_cleanshutdown").write_bytes(content)
     directory = opened(tmp_path)
     assert not directory.was_clean
+    assert directory.damaged == {tmp_path / ".kafka_cleanshutdown": "the last stop counts as a crash"}
+    directory.close()
+
+
+def test_every_changed_byte_of_a_marker_is_seen(tmp_path: Path) -> None:
+    """A changed digit would be the broker epoch of another process."""
+    marker = tmp_path / ".kafka_cleanshutdown"
+    opened(tmp_path).close(broker_epoch=42)
+    sound = marker.read_bytes()
+    for at in range(len(sound)):
+        marker.write_bytes(sound[:at] + bytes([sound[at] ^ 1]) + sound[at + 1 :])
+        directory = opened(tmp_path)
+        assert (directory.was_clean, directory.previous_broker_epoch) == (False, -1), at
+        directory.close(clean=False)
+
+
+def test_a_marker_of_kafkas_needs_no_checksum(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    (tmp_path / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":42}')
+    directory = opened(tmp_path)
+    assert (directory.was_clean, directory.previous_broker_epoch) == (True, 42)
+    assert directory.damaged == {}
     directory.close()
 
 

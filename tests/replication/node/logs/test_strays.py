@@ -258,3 +258,16 @@ async def test_a_stray_log_is_kept_as_long_as_the_settings_say(tmp_path: Path, r
 async def shows_strays(admin: Admin, count: int) -> bool:
     (health,) = await admin.describe_nodes()
     return health.log_directories[0].stray_logs == count
+
+
+async def test_a_damaged_note_is_named_and_its_stray_log_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stray = await keep_stray(tmp_path)
+    content = stray.note.read_bytes()
+    stray.note.write_bytes(content.replace(b"since_ms", b"since_ns"))
+    options = {"stray_retention_ms": 1, "log_maintenance_interval_ms": 20}
+    async with Node(settings(tmp_path, 1, **options)) as node, Admin(node.endpoints) as admin:
+        await until(lambda: shows_strays(admin, 1))
+    assert any("event=stray_log_unexplained" in each and str(stray.note) in each for each in caplog.messages)
+    assert [each.path for each in find_strays(tmp_path / "node-1")] == [stray.path]
