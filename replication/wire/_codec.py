@@ -6,6 +6,8 @@ defaults. A body that is no such message is refused with `WireError`.
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -121,6 +123,7 @@ _responses: dict[int, msgspec.msgpack.Decoder[Any]] = {
     kind: msgspec.msgpack.Decoder(cls) for kind, cls in RESPONSE_TYPES.items()
 }
 _record_encoder = msgspec.json.Encoder()
+_RECORD_SEAL = re.compile(rb',?"crc32":"([0-9a-f]{8})"}\Z')
 _record_decoders: dict[type, msgspec.json.Decoder] = {}
 
 
@@ -155,16 +158,20 @@ def _undecoded(decoders: dict[int, Any], what: str, kind: int, error: Exception)
 
 
 def encode_record(record: object) -> bytes:
-    """A metadata record as JSON, readable with any tool."""
-    return _record_encoder.encode(record)
+    """A metadata record as JSON, readable with any tool. Its last member is a CRC-32 of what stands before."""
+    body = _record_encoder.encode(record)[:-1]
+    return b'%b%b"crc32":"%08x"}' % (body, b"," if body != b"{" else b"", zlib.crc32(body))
 
 
 def decode_record(cls: type[R], value: bytes) -> R:
-    """The record of class `cls` in `value`.
+    """The record of class `cls` in `value`. One of an earlier release, or from a person's hand, has no checksum.
 
     Raises:
-      WireError: The value is not such a record.
+      WireError: The value is not such a record, or not as it was written.
     """
+    seal = _RECORD_SEAL.search(value)
+    if seal is not None and int(seal[1], 16) != zlib.crc32(value[: seal.start()]):
+        raise WireError(f"malformed {cls.__name__} in the metadata store: its checksum does not match")
     decoder = _record_decoders.get(cls)
     if decoder is None:
         decoder = _record_decoders[cls] = msgspec.json.Decoder(cls)

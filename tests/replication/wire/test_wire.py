@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import typing
 
 import attrs
@@ -128,3 +129,30 @@ def test_an_unknown_kind_is_refused() -> None:
 def test_a_damaged_record_is_refused_by_name() -> None:
     with pytest.raises(wire.WireError, match="PartitionRecord"):
         wire.decode_record(rec.PartitionRecord, b'{"topic": "t"')
+
+
+def test_every_changed_byte_of_a_record_is_seen() -> None:
+    """It is refused, or a name was changed that stands before the checksum, and the record is as it was."""
+    record = rec.PartitionRecord(topic="t", partition=0, topic_id="5a", replicas=(1, 2), isr=(1, 2), leader=1)
+    sound = wire.encode_record(record)
+    assert json.loads(sound)["crc32"], "any tool reads it"
+    refused = 0
+    for at in range(len(sound)):
+        for bit in range(8):
+            try:
+                found = wire.decode_record(
+                    rec.PartitionRecord, sound[:at] + bytes([sound[at] ^ 1 << bit]) + sound[at + 1 :]
+                )
+            except wire.WireError:
+                refused += 1
+            else:
+                assert found == record, at
+    assert refused > 8 * (len(sound) - len(',"crc32":"01234567"}'))
+
+
+def test_a_record_without_a_checksum_is_read() -> None:
+    """An earlier release wrote it, or somebody has corrected it by hand."""
+    record = rec.ProducerIdsRecord(next_producer_id=3)
+    text = json.loads(wire.encode_record(record))
+    del text["crc32"]
+    assert wire.decode_record(rec.ProducerIdsRecord, json.dumps(text).encode()) == record
