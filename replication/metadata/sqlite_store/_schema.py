@@ -63,15 +63,19 @@ def meaning(path: str, error: sqlite3.Error) -> MetadataError:
         )
     if code == sqlite3.SQLITE_CORRUPT:
         # SQLite also says so of some pages that the device did not read.
-        return StoreCorruptError(
-            f"{path} is damaged, or its device cannot read all of it ({error}); look for errors of the device in "
-            "the system's log, and check it; if there are none, restore the file or move it away"
-        )
+        return _damaged(path, error)
     if code == sqlite3.SQLITE_FULL:
         return _full(path, str(error))
     if code == sqlite3.SQLITE_IOERR:
         return _refused(path, f"{error}, {getattr(error, 'sqlite_errorname', code)}")
     return StoreUnavailableError(f"cannot use {path}: {error}")
+
+
+def _damaged(path: str, reason: object) -> StoreCorruptError:
+    return StoreCorruptError(
+        f"{path} is damaged, or its device cannot read all of it ({reason}); look for errors of the device in "
+        "the system's log, and check it; if there are none, restore the file or move it away"
+    )
 
 
 def _full(path: str, reason: str) -> StoreFullError:
@@ -94,6 +98,9 @@ def translated(path: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise meaning(path, error) from error
+    except UnicodeDecodeError as error:
+        # Of a name in the file, or of one that an error of SQLite's quotes.
+        raise _damaged(path, error) from error
     except OSError as error:
         if error.errno in _NO_ROOM:
             raise _full(path, str(error)) from error
@@ -173,6 +180,8 @@ def _prepare(path: str, connection: sqlite3.Connection) -> None:
     is_new = _check_identity(path, connection)
     if is_new:
         _sync_names(path)
+    else:
+        _check_content(path, connection)
     connection.execute("PRAGMA journal_mode = WAL")
     if is_new:
         _create(path, connection)
@@ -224,6 +233,21 @@ def _check_identity(path: str, connection: sqlite3.Connection) -> bool:
             "use the release that wrote it, or a newer one"
         )
     return False
+
+
+def _check_content(path: str, connection: sqlite3.Connection) -> None:
+    """Raise StoreCorruptError if pages contradict each other, or tables are not as they were made.
+
+    A page has no checksum: a changed byte may hide rows, or name other columns. That of a record shows when it is
+    read, by the record's own checksum.
+    """
+    # As bytes: what is damaged may be no text.
+    made = {sql for (sql,) in connection.execute("SELECT CAST(sql AS BLOB) FROM sqlite_master")}
+    if not made.issuperset(each.encode() for each in _SCHEMA):
+        raise _damaged(path, "its tables are not as they were made")
+    (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if found != "ok":
+        raise _damaged(path, found)
 
 
 def _create(path: str, connection: sqlite3.Connection) -> None:

@@ -189,6 +189,40 @@ async def test_damaged_page(path: Path) -> None:
             await store.list("")
 
 
+def changed(path: Path, before: bytes, after: bytes) -> None:
+    content = contents(path)
+    assert content.count(before) == 1
+    fill(path, content.replace(before, after))
+
+
+async def test_a_name_in_the_schema_is_another(path: Path) -> None:
+    """SQLite reads it, and the store could not be read for good, with nobody to say why."""
+    async with SqliteStore(path) as store:
+        await store.commit([], [Put("k", b"v")])
+    changed(path, b"changes_floor INTEGER", b"changes_flnor INTEGER")
+    await fails_to_open(path, StoreCorruptError, "is damaged", "not as they were made")
+
+
+async def test_a_name_in_the_schema_is_no_text(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        await store.commit([], [Put("k", b"v")])
+    changed(path, b"CREATE TABLE sessions", b"CREATE TABLE \xf3essions")
+    await fails_to_open(path, StoreCorruptError, f"{path} is damaged")
+
+
+async def test_a_page_that_lacks_a_row(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        await store.commit([], [Put(f"k{number}", bytes(40)) for number in range(20)])
+    damaged = bytearray(contents(path))
+    with closing(sqlite3.connect(path)) as connection:
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'entries'").fetchone()
+    at = 4096 * (page - 1) + 4
+    assert damaged[at] == 20, "the number of rows on the page"
+    damaged[at] -= 1
+    fill(path, bytes(damaged))
+    await fails_to_open(path, StoreCorruptError, f"{path} is damaged")
+
+
 async def test_foreign_lease_file(path: Path) -> None:
     fill(f"{path}-leases", b"not ours" * 20)
     await fails_to_open(path, StoreCorruptError, f"{path}-leases")
