@@ -2,7 +2,7 @@
 
 With `--kafka`: Kafka's clients for Java and C write and read. With `--groups`: consumer groups. With
 `--transactions`: consume, transform and produce in transactions. With `--state`: clients of replicated state. With
-`--power`: machines lose their power.
+`--power`: machines lose their power. With `--flips`: one byte of one file is changed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from .defects import DEFECTS
 from .faults import FAULTS
+from .flips import FlipPlan, timed_flips
 from .groups import FAULT_NAMES, timed_groups
 from .kafka_clients import KafkaRun
 from .power_rounds import PowerPlan, timed_rounds
@@ -138,6 +139,16 @@ def main() -> int:
         default="replicated",
         help="of all topics of --power",
     )
+    parser.add_argument(
+        "--flips",
+        action="store_true",
+        help="damage one small file of a cluster that does not run, and start it: every byte of every file",
+    )
+    parser.add_argument("--sample", type=int, default=0, help="how many faults of --flips; 0: all")
+    parser.add_argument(
+        "--processes", action="store_true", help="each node of --flips is a process: slower, for a sample"
+    )
+    parser.add_argument("--jobs", type=int, default=2, help="processes of --flips")
     parser.add_argument("--folder", type=Path, help="keep everything here, in place of a temporary folder")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     given = parser.parse_args()
@@ -162,6 +173,9 @@ def main() -> int:
                 rounds=given.rounds, seed=given.seed, machines=given.machines, durability=given.durability
             )
             return _power(power, folder.absolute(), as_json=given.json)
+        if given.flips:
+            flips = FlipPlan(seed=given.seed, sample=given.sample, jobs=given.jobs, processes=given.processes)
+            return _flips(flips, folder.absolute(), as_json=given.json)
         if given.groups:
             return _groups(plan, folder.absolute(), as_json=given.json)
         if given.transactions:
@@ -193,6 +207,20 @@ def _power(plan: PowerPlan, folder: Path, *, as_json: bool) -> int:
             f"{told['lost_durable']} of them on a device, in {seconds:.0f} s"
         )
     return 0 if rounds.passed else 1
+
+
+def _flips(plan: FlipPlan, folder: Path, *, as_json: bool) -> int:
+    flips, seconds = timed_flips(plan, folder)
+    told = flips.summary(seconds)
+    if as_json:
+        print(json.dumps(told))
+    else:
+        print(
+            f"{'passed' if flips.passed else 'FAILED'}: {told['faults']} faults of {told['of']}, "
+            f"{told['lost']} lost, {told['unnamed']} unnamed, {told['harmed']} harmed others, "
+            f"{told['refused']} refused by a node, in {seconds:.0f} s"
+        )
+    return 0 if flips.passed else 1
 
 
 def _groups(plan: Plan, folder: Path, *, as_json: bool) -> int:
