@@ -27,7 +27,7 @@ BEYOND = 1000
 
 _OWNED = ("partition.metadata", "meta.properties", "insync.proof", ".partitions-created")
 """Files that say whose they are, or name what is beside them."""
-_HELD = re.compile(rb"^\+ .*\n", re.MULTILINE)
+_HELD = re.compile(rb"^\+ (\S+) ([0-9]+)\n", re.MULTILINE)
 _BUILT_AGAIN = (".index", ".timeindex")
 """Files without a checksum: a node looks at some of their entries, and builds them again from the log."""
 
@@ -110,8 +110,8 @@ def faults(root: Path, ending: Ending, seed: int) -> list[Fault]:
 
 def _is_hidden(root: Path, fault: Fault) -> bool:
     path = root / fault.path
-    if path.parent.name.endswith("-stray"):
-        return path.name != "stray.json"
+    if path.parent.name.endswith("-stray") and path.name != "stray.json":
+        return True
     if path.suffix == ".snapshot":
         # Of several the latest counts; after a crash, the latest one below what is scanned.
         return fault.ending == "killed" or path != max(path.parent.glob("*.snapshot"))
@@ -119,10 +119,14 @@ def _is_hidden(root: Path, fault: Fault) -> bool:
         return False
     before, content = path.read_bytes(), fault.content(root)
     if path.name == ".partitions-created":
-        return {*_HELD.findall(before)} <= {*_HELD.findall(content)}
-    if path.name == "partition.metadata":
+        lacks = {*_HELD.findall(before)} - {*_HELD.findall(content)}
+        # Only a folder shows that its line is gone.
+        return not any(
+            (path.parent / f"{topic.decode()}-{number.decode()}").is_dir() for topic, number in lacks
+        )
+    if path.name == "partition.metadata" and content == b"".join(before.splitlines(keepends=True)[:2]):
         # Kafka's has two lines.
-        return content == b"".join(before.splitlines(keepends=True)[:2])
+        return True
     # Without its checksum, in the last line, it is a file of Kafka's or of an earlier version.
     *lines, seal = before.splitlines(keepends=True)
     return b"crc32c: " in seal and content.startswith(b"".join(lines))
@@ -133,7 +137,7 @@ def _of_small_files(root: Path, ending: Ending, seed: int) -> Iterator[Fault]:
         content = (root / path).read_bytes()
         yield from _flips(ending, path, range(len(content)), random.Random(f"{seed} {path}"))
         # Behind each line, and in it.
-        ends = accumulate(map(len, content.splitlines(keepends=True)))
+        ends = [*accumulate(map(len, content.splitlines(keepends=True)))]
         cuts = {0, 1, len(content) // 2, len(content) - 1, *ends, *(end - 1 for end in ends)}
         yield from (Fault(ending, path, "cut", at) for at in sorted(cuts) if 0 <= at < len(content))
         yield Fault(ending, path, "removed")

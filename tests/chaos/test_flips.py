@@ -9,8 +9,9 @@ import pytest
 import trio
 
 from .flip_cluster import COMPACTED, ONE, STRAY, THREE, Template, make_template
+from .flip_round import FlipRound, Outcome
 from .flip_table import DAMAGED, Fault, faults
-from .flips import FlipPlan, FlipRound, Outcome, timed_flips, try_one
+from .flips import FlipPlan, timed_flips, try_one
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
