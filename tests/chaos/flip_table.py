@@ -129,7 +129,7 @@ def _is_hidden(root: Path, fault: Fault) -> bool:
         return True
     # Without its checksum, in the last line, it is a file of Kafka's or of an earlier version.
     *lines, seal = before.splitlines(keepends=True)
-    return b"crc32c: " in seal and content.startswith(b"".join(lines))
+    return b"crc32c: " in seal and content.startswith(b"".join(lines).rstrip())
 
 
 def _of_small_files(root: Path, ending: Ending, seed: int) -> Iterator[Fault]:

@@ -8,6 +8,7 @@ import random
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from .flip_table import Fault, faults
 from .run import say
 
 _ENDINGS: tuple[Ending, ...] = ("killed", "stopped")
-_TOLD = 100
+_TOLD = 20
 """Faults after which a line says how far the run is."""
 
 
@@ -111,10 +112,16 @@ def _tell(flips: Flips, of: int, seconds: float) -> None:
 
 
 def timed_flips(plan: FlipPlan, folder: Path) -> tuple[Flips, float]:
-    """Carry out and measure."""
+    """Make the clusters, carry out and measure."""
     began = time.monotonic()
-    templates = {each: trio.run(make_template, folder / each, each) for each in _ENDINGS}
-    table = [fault for each in _ENDINGS for fault in faults(templates[each].root, each, plan.seed)]
+    templates = [trio.run(make_template, folder / each, each) for each in _ENDINGS]
+    return carry_out(plan, templates, folder), time.monotonic() - began
+
+
+def carry_out(plan: FlipPlan, made: Sequence[Template], folder: Path) -> Flips:
+    """Damage copies of the clusters, in `folder`."""
+    began, templates = time.monotonic(), {each.ending: each for each in made}
+    table = [fault for each in made for fault in faults(each.root, each.ending, plan.seed)]
     flips = Flips(plan, of=len(table))
     spawning = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(plan.jobs, mp_context=spawning, initializer=_quiet) as pool:
@@ -129,4 +136,4 @@ def timed_flips(plan: FlipPlan, folder: Path) -> tuple[Flips, float]:
         finally:
             # Those under way end with their nodes.
             pool.shutdown(cancel_futures=True)
-    return flips, time.monotonic() - began
+    return flips
