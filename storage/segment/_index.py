@@ -269,9 +269,9 @@ class OffsetIndex(IndexFile):
         return self._entry(entry - 1)[1] if entry else 0
 
     def position_before(self, position: int) -> int:
-        """The greatest entry's position that is not above the one given."""
+        """The greatest entry's position that is not above the one given; the segment's start if that is damaged."""
         entry = self._count_up_to(1, position)
-        return self._entry(entry - 1)[1] if entry else 0
+        return max(0, self._entry(entry - 1)[1]) if entry else 0
 
     def truncate(self, position: int) -> None:
         """Drop the entries of batches at or behind `position`."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .._files import base_offset_in, fsync_file, replace_file, write_all
 from .._native import ffi, lib
@@ -178,6 +178,8 @@ class Segment:
         self.path = segment_path(folder, base_offset, LOG_SUFFIX)
         self._settings = settings
         self._told = told
+        self._is_misled = False
+        """Whether an entry of the index has led behind the offset that was looked up."""
         self._mending = threading.Lock()
         self._is_written = False
         self._file: RangeFile | None = RangeFile.open(self.path, create=True)
@@ -594,6 +596,28 @@ class Segment:
         self, offset: int, limit_offset: int, max_bytes: int, min_one: bool, end: Spot
     ) -> tuple[Spot, Spot]:
         entries, count = self.index.in_c()
+        if not self._is_misled:
+            start, stop = self._look_up(entries, count, offset, limit_offset, max_bytes, min_one, end)
+            if not (self._misleads(offset, start) or self._misleads(limit_offset, stop)):
+                return start, stop
+            self._is_misled = True
+            self._told(self.index.path, "an entry names a batch that lies behind its offset; it is not used")
+        return self._look_up(entries, 0, offset, limit_offset, max_bytes, min_one, end)
+
+    def _misleads(self, offset: int, found: Spot) -> bool:
+        """Whether the index led behind the batch that holds an offset: the batch of an entry begins at or below."""
+        return found.offset > offset and found.position == self.index.position_for(offset) > 0
+
+    def _look_up(
+        self,
+        entries: Any,
+        count: int,
+        offset: int,
+        limit_offset: int,
+        max_bytes: int,
+        min_one: bool,
+        end: Spot,
+    ) -> tuple[Spot, Spot]:
         segment = ffi.new("isr_segment *", (entries, count, self.base_offset, end.position, end.offset))
         found = ffi.new("isr_slice *")
         reason = lib.isr_batch_slice_file(

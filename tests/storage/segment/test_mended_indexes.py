@@ -268,3 +268,49 @@ print(index.position_for(5), index.has_lost, index.wrong())
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "0 True it was cut to 0 bytes\n")
+
+
+def test_a_negative_position_keeps_no_log_from_being_opened(tmp_path: Path) -> None:
+    log = open_disk(tmp_path / "t-0", LogSettings(index_interval_bytes=0))
+    for _ in range(3):
+        append(log, batch(2))
+    log.close()
+    (index,) = (tmp_path / "t-0").glob("*.index")
+    content = bytearray(index.read_bytes())
+    content[4] ^= 0x80
+    index.write_bytes(content)
+    log = open_disk(
+        tmp_path / "t-0",
+        LogSettings(index_interval_bytes=0),
+        clean=True,
+        recovery_point=6,
+        verify_bytes=1 << 20,
+    )
+    assert log.log_end_offset == 6
+    log.close()
+
+
+def test_an_entry_that_leads_behind_its_offset_hides_no_record(tmp_path: Path) -> None:
+    """Readers would begin at the batch of that entry, and never see those before."""
+    settings, told = LogSettings(index_interval_bytes=0), list[Path]()
+    log = open_disk(tmp_path / "t-0", settings)
+    for _ in range(8):
+        append(log, batch(2))
+    log.close()
+    (index,) = (tmp_path / "t-0").glob("*.index")
+    content = index.read_bytes()
+    index.write_bytes(bytes([content[0] ^ 0x80]) + content[1:])
+    log = open_disk(
+        tmp_path / "t-0",
+        settings,
+        clean=True,
+        recovery_point=16,
+        on_mended=lambda path, why: told.append(path),
+    )
+    for offset in range(16):
+        found = log.read(offset, max_bytes=1, min_one=True)
+        assert found.range is not None and found.next_offset == offset - offset % 2 + 2, offset
+        below = log.read(0, max_bytes=1 << 20, limit_offset=offset + 1)
+        assert below.next_offset <= offset + 2, offset
+    assert told == [index]
+    log.close()
