@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 
 import attrs
 
@@ -19,6 +20,14 @@ from .records import (
 )
 
 _DEFAULTS = TopicConfig()
+
+
+class Standing(Enum):
+    """The store's knowledge of a topic id: of a present topic, of a deleted one, or none."""
+
+    PRESENT = "present"
+    DELETED = "deleted"
+    UNKNOWN = "unknown"
 
 
 @attrs.frozen(kw_only=True)
@@ -95,6 +104,12 @@ class ClusterView:
             for node_id, record in self.nodes.items()
             if partition not in record.offline and (leaving or not record.leaving)
         }
+
+    def standing_of(self, topic_id: str) -> Standing:
+        """Absence is no evidence: an unknown id may be a forgotten or a damaged one."""
+        if any(topic.topic_id == topic_id for topic in self.topics.values()):
+            return Standing.PRESENT
+        return Standing.DELETED if topic_id in self.deleted else Standing.UNKNOWN
 
     def is_relieved(self, node_id: int) -> bool:
         """Whether nothing is lost to anybody when a node stops: wherever another replica lives and stays, the node

@@ -28,7 +28,7 @@ from ....storage import (
     read_identity,
     read_topic_id,
 )
-from ...core.control.view import ClusterView
+from ...core.control.view import ClusterView, Standing
 from ...core.faces import Evidence, Held, Holdings, NextProof
 from ...core.types import NO_EPOCH, PartitionId
 from ..log_lines import event
@@ -157,11 +157,12 @@ class Found:
                 directory.check_device()
                 self._refuse(partition, error)
             except WrongTopicIdError as error:
-                if any(topic.topic_id == error.found for topic in view.topics.values()):
+                standing = view.standing_of(error.found)
+                if standing is Standing.PRESENT:
                     # Of a topic that there is, under the name of another.
                     self._refuse(partition, error)
                     continue
-                if error.found in view.deleted:
+                if standing is Standing.DELETED:
                     log.warning("%s is deleted with its topic: %s", partition, error)
                     directory.delete_log(*partition)
                 else:

@@ -6,8 +6,16 @@ import hypothesis
 from hypothesis import strategies as st
 
 from insync.replication.core.control import rebalance
-from insync.replication.core.control.records import NodeRecord, PartitionRecord, Versioned, partition_key
-from insync.replication.core.control.view import ClusterView
+from insync.replication.core.control.records import (
+    DeletedTopicRecord,
+    NodeRecord,
+    PartitionRecord,
+    TopicConfig,
+    TopicRecord,
+    Versioned,
+    partition_key,
+)
+from insync.replication.core.control.view import ClusterView, Standing
 from insync.replication.core.types import NO_LEADER, PartitionId
 
 NODES = (1, 2, 3, 4)
@@ -104,3 +112,15 @@ def test_leaderships_go_back_where_more_than_the_tolerated_share_is_elsewhere(
             now, before = moved[partition]
             assert before is versioned
             assert (now.leader, now.leader_epoch, now.isr) == (preferred, 4, record.isr)
+
+
+def test_a_topic_id_is_deleted_only_if_the_store_says_so() -> None:
+    topic = TopicRecord(name="t", topic_id="a", partitions=1, replication_factor=1, config=TopicConfig())
+    deleted = DeletedTopicRecord(name="t", topic_id="b", number=1)
+    view = ClusterView(topics={"t": topic}, deleted={"b": (deleted, 1)})
+    assert [view.standing_of(each) for each in "abc"] == [
+        Standing.PRESENT,
+        Standing.DELETED,
+        Standing.UNKNOWN,
+    ]
+    assert ClusterView().standing_of("a") is Standing.UNKNOWN
