@@ -48,7 +48,16 @@ from .folder._partition_folder import (
 )
 from .folder._proof import PROOF, FolderProof, read_proof, write_proof
 from .folder._sealed import sealed, unsealed
-from .folder._stray import DELETED_SUFFIX, Stray, find_strays, read_stray, remove_note, stray_name, write_note
+from .folder._stray import (
+    DELETED_SUFFIX,
+    Stray,
+    find_strays,
+    has_note,
+    read_stray,
+    remove_note,
+    stray_name,
+    write_note,
+)
 from .segment._open_files import OPEN_FILES
 from .settings import LogSettings
 
@@ -510,8 +519,8 @@ class LogDirectory:
                     self._check_open()
                     # Before the folder has its name: a log start that is not listed would count as 0.
                     self._checkpoints.set(key, stray.checkpoints)
+                # With its note: until the node has registered, the log counts as one that may lack records.
                 stray.path.rename(folder)
-                remove_note(folder)
                 fsync_folder(self.path)
                 log = self._open(folder, key, self.settings, clean=False)
                 with self._lock:
@@ -519,6 +528,19 @@ class LogDirectory:
                 return log
             except OSError as error:
                 raise storage_error(error, f"cannot restore {stray.path}") from error
+
+    def is_restored(self, topic: str, partition: int) -> bool:
+        """Whether the log was restored, and no node has registered with it since."""
+        return has_note(self._folder_of((topic, partition)))
+
+    def settle_restored(self) -> None:
+        """The node has registered without counting on restored logs. Raises StorageError."""
+        try:
+            for key in self.partitions():
+                with self._folder_in_use(key):
+                    remove_note(self._folder_of(key))
+        except OSError as error:
+            raise storage_error(error, f"cannot remove notes of stray logs in {self.path}") from error
 
     def delete_logs(self, partitions: Sequence[PartitionKey]) -> None:
         """Close logs and rename their folders, so that they no longer count as logs, even after a crash. Missing

@@ -183,6 +183,7 @@ class Node:
                 for home in driver.directories:
                     home.writer.expect = polling.expect
             await self._go_live(stack, store, registration, driver, nursery)
+            await trio.to_thread.run_sync(found.settle_restored)
         except (StorageError, TransportError, MetadataError, WireError, OSError) as error:
             raise NodeStartError(f"node {self.node_id} cannot start: {error}") from error
 

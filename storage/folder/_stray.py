@@ -2,6 +2,7 @@
 
 `NAME-PARTITION.HEX-stray`, as Kafka names them. `stray.json` in the folder says why it is there, and what the
 checkpoints of the data folder said of the log. A folder without a readable `stray.json` is never deleted by age.
+The note stays in the folder of a restored log until its node has registered without counting on the log.
 """
 
 from __future__ import annotations
@@ -71,6 +72,10 @@ def write_note(
         "checkpoints": dict(checkpoints),
     }
     replace_file(folder / _NOTE, sealed(json.dumps(note) + "\n"))
+
+
+def has_note(folder: Path) -> bool:
+    return os.path.lexists(folder / _NOTE)
 
 
 def remove_note(folder: Path) -> None:

@@ -229,11 +229,13 @@ class Found:
             if opened is None:
                 never = all(each.never_held(*partition) for each in self.directories)
                 return Held(never=never and not self.unusable)
+            home = self._homes[partition]
             return Held(
-                home=self._homes[partition].directory_id,
+                home=home.directory_id,
                 log_end_offset=opened.log_end_offset,
                 committed=marks.get(partition, 0),
                 last_epoch=max((each.epoch for each in opened.epochs), default=NO_EPOCH),
+                restored=home.is_restored(*partition),
             )
 
         return Holdings(
@@ -258,6 +260,12 @@ class Found:
             proof = proofs.get(directory.directory_id)
             if proof is not None:
                 directory.write_proof(FolderProof(**attrs.asdict(proof)))
+
+    def settle_restored(self) -> None:
+        """The node has registered. A note that stays costs nothing but another copy at the next start."""
+        for directory in self.directories:
+            with suppress(StorageError):
+                directory.settle_restored()
 
     def close(self) -> None:
         """Let everything go; nothing was changed."""

@@ -56,6 +56,9 @@ def test_a_log_that_is_set_aside_can_be_restored(tmp_path: Path, open_first: boo
     log = directory.open_log(*KEY, create=False, topic_id="one")
     assert (log.log_start_offset, log.log_end_offset) == (2, 7)
     assert find_strays(tmp_path) == []
+    assert directory.is_restored(*KEY)
+    directory.settle_restored()
+    assert not directory.is_restored(*KEY)
     assert not (tmp_path / "orders-3" / "stray.json").exists()
     directory.close()
 

@@ -89,6 +89,8 @@ class Held:
     committed: the high watermark in the directory's own checkpoint.
     last_epoch: the greatest leader epoch that the log knows.
     never: there is no log, and these directories never had one.
+    restored: an operator has put the log back since the last registration, so it may lack records that a later log
+      in its place had.
     """
 
     home: str | None = None
@@ -96,11 +98,12 @@ class Held:
     committed: int = 0
     last_epoch: int = NO_EPOCH
     never: bool = False
+    restored: bool = False
 
     @property
     def is_whole(self) -> bool:
         """Whether the log is complete by its own checkpoint."""
-        return self.home is not None and self.log_end_offset >= self.committed
+        return self.home is not None and not self.restored and self.log_end_offset >= self.committed
 
 
 @attrs.frozen(kw_only=True)

@@ -73,6 +73,30 @@ async def test_a_changed_topic_id_costs_three_replicas_nothing(tmp_path: Path, s
         assert [find_strays(tmp_path / f"node-{number}") for number in (2, 3)] == [[], []]
 
 
+async def test_a_restored_log_counts_for_nothing_until_it_has_caught_up(tmp_path: Path) -> None:
+    """It lacks what the log in its place had when its node was in the ISR, and the node starts first."""
+    more = [b"after the log was set aside"] * 3
+    for values in (VALUES, more):
+        async with Node(settings(tmp_path, 1)), Node(settings(tmp_path, 2)) as two:
+            async with Admin(two.endpoints) as admin:
+                if values is VALUES:
+                    await admin.create_topic("t", 1, 2)
+                await until(lambda admin=admin: full_isr(admin, "t", 2))
+                await produce(two.endpoints, "t", values)
+                await until(lambda admin=admin: replicas_agree(admin, "t", 2))
+        if values is VALUES:
+            change_topic_id(tmp_path / "node-1" / "t-0", sealed=False)
+    (stray,) = find_strays(tmp_path / "node-1")
+    assert main(["stray", "restore", "--trust-name", str(stray.path)]) == 0
+    async with Node(settings(tmp_path, 1)) as one, Admin(one.endpoints) as admin:
+        assert not (tmp_path / "node-1" / "t-0" / "stray.json").exists()
+        await until(lambda: is_eligible_alone(admin, 2))
+        async with Node(settings(tmp_path, 2)) as two:
+            await until(lambda: led_by(admin, "t", 2))
+            await until(lambda: replicas_agree(admin, "t", 2))
+            assert await consume(two.endpoints, "t", 1, len(VALUES) + len(more)) == [*VALUES, *more]
+
+
 async def test_a_damaged_name_of_the_only_replica_is_mended_by_hand(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -140,6 +164,11 @@ async def test_the_logs_of_a_forgotten_topic_are_kept_and_come_back(tmp_path: Pa
 
 async def is_set_aside(folder: Path) -> bool:
     return bool(find_strays(folder))
+
+
+async def is_eligible_alone(admin: Admin, node_id: int) -> bool:
+    (topic,) = await admin.describe_topics(["t"])
+    return topic.partitions[0].elr == [node_id]
 
 
 async def is_gone(folder: Path) -> bool:

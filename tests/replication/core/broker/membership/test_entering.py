@@ -109,8 +109,13 @@ def test_a_log_that_cannot_be_opened_counts_only_if_it_has_lost_nothing(
     assert isinstance(left, rec.PartitionRecord) and left.elr == eligible
 
 
-@pytest.mark.parametrize(("whole", "said"), [(True, ""), (False, " without proof of its log")])
-def test_the_change_of_a_partition_says_whether_its_log_is_proved(whole: bool, said: str) -> None:
+@pytest.mark.parametrize(
+    ("committed", "restored", "said"),
+    [(0, False, ""), (1, False, " without proof of its log"), (0, True, " without proof of its log")],
+)
+def test_the_change_of_a_partition_says_whether_its_log_is_proved(
+    committed: int, restored: bool, said: str
+) -> None:
     first = starting("a")
     entered = stored(first.enter({}, [], 1).transaction, rec.node_key(1))
     partition = rec.PartitionRecord(
@@ -124,13 +129,13 @@ def test_the_change_of_a_partition_says_whether_its_log_is_proved(whole: bool, s
             Evidence(directory_id=folder, stopped_clean=None, proof=first.next_proofs([folder], 0)[folder]),
         ),
         some_offline=False,
-        held=lambda partition: Held(home=folder, committed=0 if whole else 1),
+        held=lambda partition: Held(home=folder, committed=committed, restored=restored),
         offline=frozenset,
     )
     again = Membership(node_id=1, boot_id="boot", process="b", holdings=holdings)
     again.begin(seen, 1)
     (change,) = again.enter(seen, [], 1).changes
-    assert change.reason == f"node 1 was started again{said}" and (1 in change.after.isr) == whole
+    assert change.reason == f"node 1 was started again{said}" and (1 in change.after.isr) == (not said)
 
 
 @pytest.mark.parametrize(
