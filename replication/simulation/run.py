@@ -15,6 +15,7 @@ from .clients.plain import Cleaner, Consumer, Deleter, PlainProducer, Producer
 from .clients.readers import Reader
 from .clients.transaction_readers import CommittedReader
 from .errors import Violated, require
+from .faults import identities
 from .faults.injector import Injector
 from .faults.schedule import Fault, draw
 from .faults.trust import mend_what_nobody_has
@@ -199,6 +200,7 @@ class Run:
         cluster.store.reachable = True
         cluster.note("** calm")
         mend_what_nobody_has(cluster)
+        identities.mend(cluster)
         absent = cluster.away = self._spared()
         for node in cluster.nodes.values():
             node.store_cuts = 0

@@ -27,12 +27,17 @@ FAULTS: Mapping[str, str] = {
     "RS": "the metadata store is put back to an older state, and repaired from the folders of all nodes",
     "RD": "the store is put back when a leader that was cut off is deposed, before anybody knows what is committed",
     "FC": "everything stops at once, and the store has forgotten its last commits, which no folder shows",
+    "IL": "identity files of a log or of a log directory change, or are lost; stray logs are restored",
+    "PS": "all machines lose power, and all disks but one what was not flushed, or everything",
+    "FM": "everything stops at once, and the store has forgotten a topic that was made just before",
+    "CF": "a node's wall clock is set days ahead or behind",
     "TE": "as a transaction ends, its coordinator or the nodes that await its markers are killed; leaderships move",
 }
 _DRAWN_APART = {"BK": 0.4, "RT": 0.4, "RS": 0.15, "MV": 0.15, "TE": 0.5, "FC": 0.1}
+_DRAWN_APART |= dict.fromkeys(("IL", "PS", "FM", "CF"), 0.05)
 """So that a kind of fault that is added later leaves the others of a seed as they were."""
 
-_LOSING = frozenset({"CR", "DK", "BK", "RT"})
+_LOSING = frozenset({"CR", "DK", "BK", "RT", "IL", "PS"})
 """Faults after which folders do not hold all that they held, so that no repair of a store is to count on them."""
 _DEPOSES = 0.6
 """How often a seed that puts its store back, and has none of these, deposes leaders for it as well."""
@@ -198,8 +203,8 @@ def _faults(seed: int, dice: random.Random) -> tuple[str, ...]:
         drawn = [label for label in drawn if label not in _LOSING]
         if random.Random(f"RD {seed}").random() < _DEPOSES:
             drawn.append("RD")
-    if "RS" in drawn and "FC" in drawn:
-        drawn.remove("FC")  # a copy of the store may be of what it has forgotten
+    if "RS" in drawn:  # a copy of the store may be of what it has forgotten
+        drawn = [label for label in drawn if label not in ("FC", "FM")]
     return tuple(drawn)
 
 

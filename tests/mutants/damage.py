@@ -75,3 +75,11 @@ def _(patch: Patch) -> None:
         right(self, partition, DeleteLog(partition))
 
     patch.setattr(Assignments, "_remove", remove)
+
+
+@mutant("K298", "delete the log of a topic that the store does not know, as that of a deleted one")
+def _(patch: Patch) -> None:
+    def retire(self: Assignments, partition: PartitionId, effect: object) -> None:
+        self._remove(partition, DeleteLog(partition))
+
+    patch.setattr(Assignments, "retire", retire)

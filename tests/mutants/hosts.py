@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import median_low
 from typing import Any
 
 import attrs
@@ -10,6 +11,7 @@ import attrs
 from insync.replication.core.broker.events import ViewRead
 from insync.replication.core.broker.machine import Broker
 from insync.replication.core.broker.membership.assignments import Assignments
+from insync.replication.core.broker.membership.clocks import ClockVerdict, WallClocks
 from insync.replication.core.broker.membership.stalls import StallWatch
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.errors import ErrorCode
@@ -162,3 +164,20 @@ def _(patch: Patch) -> None:
             self._tell_record = record  # type: ignore[method-assign]
 
     patch.setattr(Assignments, "_tell", tell)
+
+
+@mutant("K300", "doubt the own clock if it differs from the median of the others' clocks")
+def _(patch: Patch) -> None:
+    def judge(self: WallClocks, own_distance: float) -> ClockVerdict:
+        expected = median_low(self._peers.values()) if self._peers else self._at_start
+        return ClockVerdict(difference=self._beyond(own_distance - expected))
+
+    patch.setattr(WallClocks, "judge", judge)
+
+
+@mutant("K301", "compare the own clock with its own start alone")
+def _(patch: Patch) -> None:
+    def judge(self: WallClocks, own_distance: float) -> ClockVerdict:
+        return ClockVerdict(difference=self._beyond(own_distance - self._at_start))
+
+    patch.setattr(WallClocks, "judge", judge)

@@ -20,7 +20,7 @@ from .catalogue import load
 
 Result = TypeVar("Result")
 CHECKED = (
-    *(f"S{number}" for number in range(1, 39)),
+    *(f"S{number}" for number in range(1, 43)),
     "S3b",
     *(f"L{number}" for number in range(1, 18)),
 )

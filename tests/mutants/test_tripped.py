@@ -55,6 +55,10 @@ TRIPPED = {
     "S36": ("K252", 48),
     "S37": ("K291", 0),
     "S38": ("K292", 1387),
+    "S39": ("K295", 59),
+    "S40": ("K60", 216),
+    "S41": ("K300", 65),
+    "S42": ("K302", 0),
     "L1": ("K14", 0),
     "L2": ("K122", 0),
     "L3": ("K114", 0),
@@ -74,7 +78,7 @@ TRIPPED = {
     "L17": ("K256", 48),
 }
 """By invariant: a planted error, and a seed under which it broke the invariant, whatever else it breaks."""
-NEEDS = {"S26": "RS", "L14": "RT"}
+NEEDS = {"S26": "RS", "S39": "IL", "S40": "PS", "S41": "CF", "L14": "RT"}
 """Faults without which nothing can trip it."""
 OF_TRANSACTIONS = ("S32", "S33", "S34", "S35", "S36", "L17")
 """Seeds without transactions cannot trip these."""

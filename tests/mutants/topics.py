@@ -10,7 +10,7 @@ from insync.replication.core.broker.membership import proposing
 from insync.replication.core.control import admin_requests as admin_requests
 from insync.replication.core.control import topic_changes, transitions
 from insync.replication.core.control.controller import Controller
-from insync.replication.core.control.records import PartitionRecord, TopicRecord
+from insync.replication.core.control.records import PartitionRecord, TopicConfig, TopicRecord
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import AlterConfigRequest, DeleteTopicRequest
 from insync.replication.core.partition import effects as fx
@@ -42,6 +42,11 @@ def _(patch: Patch) -> None:
         return right(topic, changed, *rest)
 
     patch.setattr(topic_changes, "_configure", configure)
+
+
+@mutant("K299", "acknowledge the records of a flushed topic before the device has them")
+def _(patch: Patch) -> None:
+    patch.setattr(TopicConfig, "flushes", property(lambda self: False))
 
 
 @mutant("K81", "change the minimum ISR of the topic, but not of its partitions")

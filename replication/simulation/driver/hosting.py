@@ -281,7 +281,7 @@ class Hosting(World, ABC):
     def retain(self, host: Host, offset: int) -> None:
         """Retention on one node: whole batches below `offset` go, and the replica is told."""
         ends = [b.meta.next_offset for b in host.disk.batches if b.meta.next_offset <= offset]
-        if not ends or host.replica is None:
+        if not ends or host.replica is None or not self.believes_clock(host.node):
             return
         worker, start = host.worker, ends[-1]
         self.advance_start(host, start)
@@ -291,6 +291,12 @@ class Hosting(World, ABC):
                 self.step(host, ev.LogStartRaised(log_start_offset=start))
 
         self.on(host.node, 0.02 * self.random.random(), told)
+
+    def believes_clock(self, node: Node) -> bool:
+        """Whether a node deletes anything by its wall clock now."""
+        verdict = node.clocks.judge(node.wall_ahead)
+        self.oracle.clock_judged(node, doubted=bool(verdict.difference))
+        return not verdict.difference
 
     def compact(self, host: Host) -> None:
         """Compact a log up to the bound that a node gives: its high watermark, and never the last batches."""
@@ -379,12 +385,15 @@ class Hosting(World, ABC):
             "{} is deleted without a word of the store",
             host.name,
         )
+        node.has_held.discard(effect.partition)
         self.retire(host)
 
     def _set_aside(self, node: Node, effect: SetLogAside) -> None:
-        """A stray log counts as gone here: nobody restores one."""
+        """An operator may restore the log."""
         self.note(f"node {node.id}: {effect}")
-        self.retire(node.hosts[effect.partition])
+        host = node.hosts[effect.partition]
+        node.keep_stray(host)
+        self.retire(host)
 
     def _configure(self, node: Node, effect: ConfigureLog) -> None:
         """A model disk goes by no settings."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...core import messages as m
 from ..world.node import Node
 from .restores import Backup, elect_another
 from .schedule import Fault
@@ -30,8 +31,10 @@ def forget(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
     store = cluster.store
     if store.is_put_back or any(node.membership is None or node.stopped_clean for node in nodes):
         return False
-    backup, proofs = Backup.of(cluster), {node.id: node.proof for node in nodes}
+    backup, proofs = Backup.of(cluster), {node.id: (node.proof, node.folder) for node in nodes}
     place = fault.amount * 7 % 1
+    if fault.kind in MAKES_TOPIC:
+        _make_topic(cluster, fault)
 
     def elect() -> None:
         elect_another(cluster, place)
@@ -42,6 +45,8 @@ def forget(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
     def cut(tries: int) -> None:
         if cluster.calm or not _is_same_cluster(cluster, backup):
             return
+        if any(node.folder != proofs[node.id][1] for node in nodes):
+            return  # each would see that its new log directory was forgotten
         processes_only = fault.amount < ONLY_PROCESSES
         if processes_only and not _members_have_all(cluster, backup):
             if tries:
@@ -50,11 +55,12 @@ def forget(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
         injector.applied[fault.label] += 1
         cluster.note(f"** {fault}, back to revision {backup.revision}")
         for node in nodes:
-            node.proof = proofs[node.id]
+            node.proof = proofs[node.id][0]
             if not processes_only:
                 injector.lose_power(node, fault, fault.amount * (1 + node.id) % 1)
             injector.crash(node, 0.3 + 2 * fault.amount * node.id % 1)
         backup.forget(cluster)
+        cluster.oracle.forgotten()
         _forget_leaders(cluster)
 
     cluster.later(fault.seconds, lambda: cut(TRIES))
@@ -62,9 +68,11 @@ def forget(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
 
 
 def _is_same_cluster(cluster: Cluster, backup: Backup) -> bool:
-    """Whether no topic, partition or replica came or went that the store would forget."""
+    """Whether the store would forget whole topics alone, and bring none back."""
     store, before = cluster.store, backup.partitions
-    if store.is_put_back or not store.reachable or before.keys() != store.partitions.keys():
+    if store.is_put_back or not store.reachable or not before.keys() <= store.partitions.keys():
+        return False
+    if any(each.topic in backup.topics for each in store.partitions.keys() - before.keys()):
         return False
     if any(node.stopped_clean or node.membership is None for node in cluster.nodes.values()):
         return False  # the marker of a clean stop vouches for what the store has forgotten
@@ -108,4 +116,14 @@ def _forget_leaders(cluster: Cluster) -> None:
         facts.leaders = {e: who for e, who in facts.leaders.items() if e in held or e <= known}
 
 
-KINDS = {"end everything, and forget the store's last commits, at": forget}
+def _make_topic(cluster: Cluster, fault: Fault) -> None:
+    """Have a topic made that the store is to forget, as safe as the others: as many machines may lose something."""
+    least = min(topic.min_insync_replicas for topic in cluster.settings.topics)
+    request = m.CreateTopicRequest(
+        name=f"made-at-{fault.at}", partitions=1, replication_factor=3, config={"min_insync_replicas": least}
+    )
+    cluster.admin_request(request, f"made at {fault.at}")
+
+
+MAKES_TOPIC = ("end everything, and forget a topic that was made just now, at",)
+KINDS = dict.fromkeys(("end everything, and forget the store's last commits, at", *MAKES_TOPIC), forget)

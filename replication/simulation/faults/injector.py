@@ -17,7 +17,7 @@ from ..settings import INTERNAL
 from ..world.cluster import Cluster
 from ..world.members import BEGINS
 from ..world.node import Node
-from . import ambushes, forgetting, restores, trust
+from . import ambushes, clocks, forgetting, identities, restores, survivors, trust
 from .schedule import Fault
 from .traps import ADD, ELECTION, JOIN
 
@@ -183,6 +183,8 @@ class Injector:
 
     def _whole(self, node: Node) -> bool:
         if node.lost_data or node.offline or not node.up or node.controller is None:
+            return False
+        if self.cluster.lacks_logs(node):
             return False
         for partition, host in node.hosts.items():
             facts = host.facts
@@ -391,5 +393,8 @@ _KINDS: dict[str, Callable[[Injector, Fault, list[Node]], bool]] = {
     **trust.KINDS,
     **restores.KINDS,
     **forgetting.KINDS,
+    **identities.KINDS,
+    **survivors.KINDS,
+    **clocks.KINDS,
     **ambushes.KINDS,
 }

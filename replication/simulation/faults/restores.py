@@ -61,6 +61,12 @@ class Backup:
         assert isinstance(found, dict)
         return found
 
+    @property
+    def topics(self) -> Mapping[str, rec.TopicRecord]:
+        found = self.tables["topics"]
+        assert isinstance(found, dict)
+        return found
+
     def forget(self, cluster: Cluster) -> None:
         """The store holds what it held then."""
         store = cluster.store
@@ -86,7 +92,7 @@ class Backup:
     def is_behind_count_of(self, node: Node) -> bool:
         """Whether its folder has counted further. Nobody but the node itself counts on, whatever others write."""
         counted = self.pulses.get(node.id)
-        known = counted.pulses[node.folder] if counted is not None else 0
+        known = counted.pulses.get(node.folder, 0) if counted is not None else 0
         return node.proof is not None and node.proof.stored > known
 
 

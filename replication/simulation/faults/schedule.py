@@ -57,8 +57,10 @@ def draw(seed: int, settings: Settings) -> tuple[Fault, ...]:
 
 
 _APART = {"BK": "lies", "RT": "rot", "RS": "restores", "RD": "depositions", "TE": "ends", "FC": "forgotten"}
+_APART |= {"IL": "identities", "PS": "survivors", "FM": "forgotten topics", "CF": "wall clocks"}
 """Labels that are drawn by dice of their own, each at its own times, with the names of these."""
 _GAPS = {"RS": (2.0, 8.0, 15.0), "RD": (2.0, 8.0, 15.0), "TE": (0.5, 1.0, 3.0), "FC": (5.0, 12.0)}
+_GAPS |= {"IL": (0.5, 1.0, 3.0), "PS": (5.0, 12.0), "FM": (5.0, 12.0)}
 """Seconds from one to the next, where they are not 0.5, 2 or 8."""
 
 
@@ -168,6 +170,16 @@ _KINDS = {
         ("kill the coordinator that is to end one", (0.3, 2.0, 8.0)),
     ),
     "FC": (("end everything, and forget the store's last commits, at", (0.5, 1.5, 3.0)),),
+    "IL": (
+        *((("change the topic id of a log of", (0.3, 2.0)),) * 2),
+        ("damage the topic id of a log of", (0.3, 2.0)),
+        ("lose the proof of", (0.3, 2.0)),
+        ("lose the identity and the proof of", (0.3, 2.0)),
+        *((("restore a stray log of", (0.3, 2.0)),) * 3),
+    ),
+    "PS": (("cut the power of all machines, and spare a device,", (0.5, 3.0, 8.0)),),
+    "FM": (("end everything, and forget a topic that was made just now, at", (1.5, 3.0)),),
+    "CF": (("set the wall clock of", (2.0, 6.0, 12.0)),),
     "RD": (("depose, and put back the store, copied now:", (5.0, 7.0)),),
     "RT": (
         ("rot a batch of", (0.0,)),
@@ -184,9 +196,9 @@ def _draw_one(dice: random.Random, at: float, label: str, settings: Settings) ->
         nodes = everyone if dice.random() < 0.5 else tuple(n for n in everyone if dice.random() < 0.6)
     elif kind.startswith("cut") and label == "NP":
         nodes = tuple(dice.sample(everyone, 2))
-    elif kind.startswith("stop") or kind == "power off at once" or label == "FC":
+    elif kind.startswith("stop") or kind == "power off at once" or label in ("FC", "FM"):
         nodes = everyone
-    elif label == "TE" or "the next" in kind or kind == "tell late of the ISR":
+    elif label in ("TE", "PS") or "the next" in kind or kind == "tell late of the ISR":
         nodes = ()
     else:
         nodes = (dice.choice(everyone),)

@@ -36,16 +36,18 @@ class Copied:
     disks: dict[PartitionId, tuple[Disk, PartitionFacts]]
     proof: NextProof | None
     stopped_clean: int | None
+    directories: int
+    has_held: frozenset[PartitionId]
 
     @classmethod
     def of(cls, node: Node) -> Copied:
         disks = {each: (copy.deepcopy(host.disk), host.facts) for each, host in node.hosts.items()}
-        return cls(disks, node.proof, node.stopped_clean)
+        return cls(disks, node.proof, node.stopped_clean, node.directories, frozenset(node.has_held))
 
     def is_older_than(self, cluster: Cluster, node: Node) -> bool:
         """Whether the store has counted on since; within one count nobody can tell a copy from the folder."""
         counted = cluster.store.get(pulse_key(node.id))
-        known = counted.record.pulses[node.folder] if counted is not None else 0  # type: ignore[attr-defined]
+        known = counted.record.pulses.get(node.folder, 0) if counted is not None else 0  # type: ignore[attr-defined]
         return self.proof is not None and self.proof.pulse < known
 
     def lacks_last_log(self, cluster: Cluster, node: Node) -> bool:
@@ -77,6 +79,7 @@ class Copied:
             disk.agreed = min(disk.agreed, disk.start)
             host.disk = disk
         node.proof, node.stopped_clean = self.proof, self.stopped_clean
+        node.directories, node.has_held = self.directories, set(self.has_held)
 
 
 def put_back(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:

@@ -27,6 +27,10 @@ class PartitionFacts:
     """Whether its topic was deleted: whoever has not heard of it goes on, and no promise of his counts."""
     flushes: bool = False
     """Whether no replica counts what its device does not have."""
+    spared: int = 0
+    """The node whose device has kept all that was committed while all machines lost power; 0 for none."""
+    wiped: bool = False
+    """Whether devices have been lost altogether."""
     unclean: bool = False
     committed: list[tuple[int, str]] = attrs.Factory(list)
     """(epoch, payload) of each offset below the greatest high watermark that a leader ever had."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...core.broker.membership.registration import NextProof
 from ...core.control.controller import AskReplicas, Commit
 from ...core.control.elections import ANY, MOST_COMPLETE, WAIT, LogInfo
 from ...core.control.records import PartitionRecord
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from ..driver.requests import Sent
     from ..world.cluster import Cluster
 
-_LYING = frozenset({"BK", "RT", "RS", "RD", "FC"})
+_LYING = frozenset({"BK", "RT", "RS", "RD", "FC", "FM"})
 """Faults that take from a device what it had, or from the store what it had confirmed."""
 _CHANGES_RECORD = frozenset((ev.RecordChanged, ev.IsrStored))
 _CHANGES_LOG = frozenset((ev.Appended, ev.EpochAssigned, ev.Truncated, ev.Opened, ev.LogStartAdvanced))
@@ -269,6 +270,13 @@ class Oracle:
             held = facts.agreed(host.disk)
             require(offset <= held, "S16", f"{host.name} deletes up to {offset}, committed there is {held}")
 
+    def clock_judged(self, node: Node, *, doubted: bool) -> None:
+        """S41: where most of the clocks that a node knows are right, it doubts its own only if that is wrong."""
+        known = [node.wall_ahead, *node.heard.values()]
+        if 2 * known.count(0.0) > len(known) > 1:
+            right = doubted == (node.wall_ahead != 0.0)
+            require(right, "S41", "node {} doubts its clock: {}; clocks: {}", node.id, doubted, known)
+
     def deletion_promised(self, host: Host, offset: int) -> None:
         """S16: whoever may lead next has let go of it, too."""
         host.facts.deleted = max(host.facts.deleted, offset)
@@ -353,19 +361,59 @@ class Oracle:
             require(not counted, "S17", f"{host.name} is deleted, and counts as having everything: {record}")
         self._starts.pop((host.name, host.node.process), None)
 
+    def deleting_stranger(self, host: Host, identity: str) -> None:
+        """S37: a start deletes a log under another topic id only if the store says that this id was deleted."""
+        deleted = identity in self._cluster.store.deleted
+        require(deleted, "S37", "{} names topic id {}, and is deleted", host.name, identity)
+
+    def proof_written(self, node: Node, proof: NextProof) -> None:
+        """S42: a folder names no revision and no count that the store has not confirmed."""
+        store = self._cluster.store
+        if store.is_put_back:
+            return
+        pulses = store.pulses.get(node.id)
+        counted = pulses.pulses.get(node.folder, 0) if pulses is not None else 0
+        right = proof.revision <= store.revision and proof.stored <= counted
+        require(
+            right, "S42", "node {}: {} at revision {}, counted {}", node.id, proof, store.revision, counted
+        )
+
+    def proved(self, node: Node) -> None:
+        """S39: a process that registers counts for nothing where its identity files prove nothing."""
+        for partition, topic_id in node.unproven:
+            known = self._cluster.store.partitions.get(partition)
+            if known is None or known.record.topic_id != topic_id:
+                continue
+            counts = node.id in (*known.record.isr, *known.record.elr)
+            require(
+                not counts,
+                "S39",
+                "node {} cannot prove its log of {}: {}",
+                node.id,
+                partition,
+                known,
+            )
+
     def retired_by_fault(self, host: Host) -> None:
         """A log is gone that nobody was to delete."""
         self._starts.pop((host.name, host.node.process), None)
 
+    def forgotten(self) -> dict[PartitionId, PartitionFacts]:
+        """Partitions that the store has no record of any more, though nobody has deleted them."""
+        there = self._cluster.store.partitions
+        missing = {each: facts for each, facts in self.partitions.items() if each not in there}
+        for partition, facts in missing.items():
+            facts.gone = True
+            del self.partitions[partition]
+        return missing
+
     def repaired(self) -> None:
         """S7, S5: an operator has written anew what the store says, where nobody leads."""
         store = self._cluster.store
-        for partition, facts in list(self.partitions.items()):
-            if partition not in store.partitions:
-                # It was made after the copy, and no node had come to write anything of it.
-                require(not facts.committed, "S7", f"{facts.name} is forgotten, committed: {facts.committed}")
-                facts.gone = True
-                del self.partitions[partition], self.known[partition, facts.topic_id]
+        for partition, facts in self.forgotten().items():
+            # It was made after the copy, and no node had come to write anything of it.
+            require(not facts.committed, "S7", f"{facts.name} is forgotten, committed: {facts.committed}")
+            del self.known[partition, facts.topic_id]
         for partition, versioned in store.partitions.items():
             facts, record = self.partitions[partition], versioned.record
             chain.check_shape(record)
@@ -442,7 +490,7 @@ class Oracle:
         require(with_topic and key not in self.known, "S6", f"{record} is made, its topic is {topic}")
         name = str(record.id) if record.topic_id == record.topic else f"{record.id} of {record.topic_id}"
         facts = PartitionFacts(name, record.topic_id, record.min_isr)
-        facts.flushes = topic is not None and topic.config.flushes
+        facts.flushes = topic is not None and topic.config.durability == "flushed"
         self.partitions[record.id] = self.known[key] = facts
         self._cluster.transactions.watch(record.id, facts)
 
@@ -520,8 +568,13 @@ class Oracle:
         if policy != ANY and not facts.unclean:
             self._gives_up_least(record, facts, infos)
         self.unclean_elections += 1
-        if (
+        if policy != ANY and not facts.unclean and self._has_survivor(facts, record.id, infos):
+            held, committed = facts.agreed(self.disk_of(record.leader, record.id)), len(facts.committed)
+            spared = facts.spared
+            require(held == committed, "S40", "node {} has all {}, elected: {}", spared, committed, record)
+        elif (
             facts.flushes
+            and not facts.wiped
             and policy == WAIT
             and not asked
             and _LYING.isdisjoint(self._cluster.settings.faults)
@@ -533,6 +586,17 @@ class Oracle:
             )
         else:
             facts.unclean = True
+
+    def _has_survivor(
+        self, facts: PartitionFacts, partition: PartitionId, infos: Mapping[int, LogInfo]
+    ) -> bool:
+        """Whether a device that has kept everything still has it, and its node has told of the log."""
+        info = infos.get(facts.spared)
+        usable = self._cluster.store.reading().live_for(partition, leaving=True)
+        if info is None or usable.get(facts.spared) != info.incarnation:
+            return False
+        disk = self.disk_of(facts.spared, partition)
+        return disk.end > disk.start and facts.agreed(disk) == len(facts.committed)
 
     def _gives_up_least(
         self, record: PartitionRecord, facts: PartitionFacts, infos: Mapping[int, LogInfo]

@@ -9,6 +9,7 @@ from ...core.broker.context import BrokerSettings
 from ...core.broker.effects import WriteIsrs
 from ...core.broker.events import AskLogs, LogDeleted, LogFound, ViewRead
 from ...core.broker.membership import registration as membership
+from ...core.broker.membership.clocks import WallClocks
 from ...core.broker.membership.damage import step_back
 from ...core.broker.membership.registration import MembershipError, NodeIdTakenError, StorePutBackError
 from ...core.broker.membership.stalls import StallWatch
@@ -39,7 +40,7 @@ from ..oracles.watched import WatchedBroker, WatchedContext
 from ..settings import LAG_MAX, STALL_MAX, Settings
 from .members import BEGINS, Members
 from .network import Network
-from .node import Host, Node
+from .node import CLOCKS_APART, Host, Node
 from .store import Store, after
 from .topics import Topics
 from .versions import Versions
@@ -91,6 +92,13 @@ class Cluster(Hosting):
 
     def hosts_of(self, partition: PartitionId) -> list[Host]:
         return [node.hosts[partition] for node in self.nodes.values() if partition in node.hosts]
+
+    def lacks_logs(self, node: Node) -> bool:
+        """Whether a log of a node was set aside, and is not here again."""
+        records = (
+            self.store.partitions[each].record for each in node.has_held & self.store.partitions.keys()
+        )
+        return any(node.id in record.replicas and record.id not in node.hosts for record in records)
 
     def leaders_of(self, partition: PartitionId | None) -> list[Host]:
         """Nodes that run and believe that they lead, of which one at most does; of no partition nobody."""
@@ -376,7 +384,7 @@ class Cluster(Hosting):
         self.versions.process_begins(node)
         node.held.clear()
         # What its start finds to be damaged it does not use, nor change.
-        node.offline = node.refused = frozenset(
+        node.offline = node.refused = node.damaged = frozenset(
             p for p, host in node.hosts.items() if host.disk.is_found_rotten
         )
         for host in node.hosts.values():
@@ -394,6 +402,7 @@ class Cluster(Hosting):
         node.incarnation = incarnation
         node.seen, node.checkpoint_since, node.shown = -1, None, ClusterView()
         node.stalls = StallWatch(STALL_MAX)
+        node.clocks, node.heard = WallClocks(node.wall_ahead, CLOCKS_APART), {}
         internal = internal_topics(self.settings.topics) if self.settings.coordinates else STANDARD
         node.controller = ctl.Controller(node.id, incarnation, internal=internal, process=node.process_name)
         settings = BrokerSettings(
@@ -428,9 +437,10 @@ class Cluster(Hosting):
         self.network.process_began(node)
         for host in node.hosts.values():
             host.forget(self.new_id())
-            refused = host.partition in node.refused
-            found = ev.LogFailed(reason="the log is damaged") if refused else host.disk.opened()
-            self.tell(node, LogFound(host.partition, host.facts.topic_id, found, refused))
+            partition = host.partition
+            refused = ev.LogFailed(reason="the log cannot be opened")
+            found = refused if partition in node.refused else host.disk.opened()
+            self.tell(node, LogFound(partition, host.facts.topic_id, found, partition in node.damaged))
         self._every_second(node)
 
     def _every_second(self, node: Node) -> None:
@@ -444,10 +454,20 @@ class Cluster(Hosting):
         if node.stalls.look(node.signs_of_life, 1.0):
             self.give_up_device(node)
             return
+        self._hear_clocks(node)
         if self.reaches_store(node):
             self.members.renew(node)
             self.read_store(node)
         self.on(node, 1.0, partial(self._every_second, node))
+
+    def _hear_clocks(self, node: Node) -> None:
+        """Each node hears of the wall clocks of those that reach it."""
+        for other in self.nodes.values():
+            runs = other is not node and other.broker is not None and not other.paused
+            if runs and (other.id, node.id) not in self.cuts:
+                node.heard[other.id] = other.wall_ahead
+                node.clocks.heard(other.id, other.wall_ahead)
+        self.believes_clock(node)
 
     def give_up_device(self, node: Node) -> None:
         """Its only log directory does not get done with its work: the process stops, and comes when it does."""

@@ -33,6 +33,8 @@ def key_of(payload: str) -> int:
 
 
 GONE = (-1, "")
+DAMAGED = "damaged"
+"""The topic id in an identity file whose checksum does not match."""
 
 
 class Disk:
@@ -49,6 +51,10 @@ class Disk:
         """The base offset of a batch that a power failure left half written."""
         self.rotten: dict[int, bool] = {}
         """Base offsets of batches that the device has spoilt since; whether the next start looks at each."""
+        self.identity: str | None = None
+        """The topic id that its identity file names, where that is not its own."""
+        self.is_restored = False
+        """Whether an operator has put it back since the last registration of its node."""
         self.flat: list[tuple[int, str]] = []
         """(epoch, payload) of each offset from 0 on; those of deleted batches are `GONE`."""
         self.cleaned = False

@@ -6,14 +6,23 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...core.broker.membership.registration import Evidence, Held, Holdings, Membership, MembershipError
+from ...core.broker.membership.registration import (
+    Evidence,
+    Held,
+    Holdings,
+    Membership,
+    MembershipError,
+    NextProof,
+)
 from ...core.control import controller as ctl
 from ...core.control.records import CONTROLLER_KEY, incarnation_key, node_key, pulse_key
+from ...core.control.view import Standing
 from ...core.partition import events as ev
 from ...core.store_transaction import Committed, Outcome, Transaction
 from ...core.types import NO_EPOCH, PartitionId
 from ..errors import require
 from ..settings import SESSION
+from .disk import DAMAGED
 from .node import Node
 from .store import RACKS
 
@@ -41,6 +50,7 @@ class Members:
     def begin(self, node: Node) -> None:
         """A new process judges its folder and writes down how old that is, then registers."""
         store = self._cluster.store
+        self._look_through(node)
         membership = Membership(
             node_id=node.id,
             boot_id=f"boot {node.boot}",
@@ -55,21 +65,53 @@ class Members:
             return
         require(not node.is_ahead, "S26", f"node {node.id} enters a store that was put back")
         node.membership, node.stopped_clean = membership, None
-        node.proof = proofs.get(node.folder, node.proof)
+        if node.folder in proofs:
+            self._write_proof(node, proofs[node.folder])
         self._open_session(node)
         self._register(node)
+
+    def _look_through(self, node: Node) -> None:
+        """Compare the identity of each log with its topic's, as a node's start does.
+
+        A log of another topic is refused, an unknown one is set aside.
+        """
+        damaged, refused, unproven = set(node.refused), set[PartitionId](), set[PartitionId]()
+        ids = {partition: host.facts.topic_id for partition, host in node.hosts.items()}
+        view, oracle = self._cluster.store.reading(), self._cluster.oracle
+        for partition, host in list(node.hosts.items()):
+            identity = host.disk.identity
+            if identity == DAMAGED:
+                damaged.add(partition)
+            elif identity is not None:
+                standing = view.standing_of(identity)
+                if standing is Standing.PRESENT:
+                    refused.add(partition)
+                    continue
+                if standing is Standing.DELETED:
+                    oracle.deleting_stranger(host, identity)
+                else:
+                    node.keep_stray(host)
+                    unproven.add(partition)
+                oracle.retired_by_fault(host)
+                del node.hosts[partition]
+        node.damaged, node.refused = frozenset(damaged), frozenset(damaged | refused)
+        node.offline = node.offline | node.refused
+        unproven |= damaged
+        unproven |= {each for each, host in node.hosts.items() if host.disk.is_restored or node.proof is None}
+        node.unproven = frozenset((each, ids[each]) for each in unproven)
 
     def _holdings(self, node: Node) -> Holdings:
         def held(partition: PartitionId) -> Held:
             host, known = node.hosts.get(partition), self._cluster.store.partitions.get(partition)
             if host is None or known is None or host.facts.topic_id != known.record.topic_id:
-                return Held(never=True)
+                return Held(never=partition not in node.has_held)
             disk = host.disk
             return Held(
                 home=node.folder,
                 log_end_offset=disk.end,
                 committed=disk.high_watermark,
                 last_epoch=max((each.epoch for each in disk.epochs), default=NO_EPOCH),
+                restored=disk.is_restored,
             )
 
         return Holdings(
@@ -80,7 +122,7 @@ class Members:
             held=held,
             offline=lambda: node.offline,
             refused=node.refused,
-            damaged=node.refused,
+            damaged=node.damaged,
         )
 
     def _register(self, node: Node) -> None:
@@ -116,12 +158,16 @@ class Members:
                 cluster.oracle.quorum(each)
             for each, epoch in epochs.items():
                 cluster.oracle.entered(node.id, each, epoch)
+            if node.up and node.process == process:
+                cluster.oracle.proved(node)
+                for host in node.hosts.values():
+                    host.disk.is_restored = False
             return True
 
         def done(result: object) -> None:
             if result is True or store.owner(node_key(node.id)) == session:
                 membership.counted(entry.transaction)
-                node.proof = membership.next_proofs([node.folder], node.registered)[node.folder]
+                self._write_proof(node, membership.next_proofs([node.folder], node.registered)[node.folder])
                 cluster.enter(node, membership.incarnation)
             else:
                 self._register(node)
@@ -157,7 +203,8 @@ class Members:
         assert membership is not None
         if node.checkpoint_since is not None:
             return  # the device hangs
-        node.proof = membership.next_proofs([node.folder], max(node.seen, node.registered))[node.folder]
+        revision = max(node.seen, node.registered)
+        self._write_proof(node, membership.next_proofs([node.folder], revision)[node.folder])
         own = cluster.store.seen(incarnation_key(node.id), pulse_key(node.id))
         try:
             transaction = membership.beat(own, [node.folder])
@@ -170,6 +217,10 @@ class Members:
                 membership.counted(transaction)
 
         self._write(node, transaction, counted)
+
+    def _write_proof(self, node: Node, proof: NextProof) -> None:
+        node.proof = proof
+        self._cluster.oracle.proof_written(node, proof)
 
     def _write(self, node: Node, transaction: Transaction, done: Callable[[object], None]) -> None:
         cluster, session = self._cluster, node.session

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ...core.broker.membership.clocks import WallClocks
 from ...core.broker.membership.registration import Membership, NextProof
 from ...core.broker.membership.stalls import StallWatch
 from ...core.broker.timers import NEVER
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from ..oracles.facts import PartitionFacts
     from ..oracles.watched import WatchedBroker
 
+CLOCKS_APART = 60.0
+"""The simulated `max_clock_difference_ms`, in seconds."""
 LogJob = fx.Append | fx.AssignEpoch | fx.Truncate | fx.AdvanceLogStart
 
 
@@ -96,23 +99,43 @@ class Node:
     offline: frozenset[PartitionId] = frozenset()
     """In a log directory that its process cannot use any more, or damaged."""
     refused: frozenset[PartitionId] = frozenset()
-    """Damaged, as its start has found."""
+    """Of those the logs that its start could not open. `damaged`: because they are damaged."""
+    damaged: frozenset[PartitionId] = frozenset()
     stalls: StallWatch = attrs.Factory(lambda: StallWatch(float("inf")))
     """Of the process that it is now."""
+    strays: dict[PartitionId, list[Host]] = attrs.Factory(dict)
+    """Logs that were set aside, also of partitions that have another log here by now."""
+    has_held: set[PartitionId] = attrs.Factory(set)
+    """Partitions whose log was set aside and not deleted: none of them counts as one that never had a log."""
+    unproven: frozenset[tuple[PartitionId, str]] = frozenset()
+    """Replicas, with their topic ids, whose completeness its process, as it begins, cannot prove by its files."""
+    directories: int = 1
+    """How many identities its log directory has had."""
     checkpoint_since: float | None = None
     """Since when a checkpoint, which is written every second, has not come to an end."""
+    clocks: WallClocks = attrs.Factory(lambda: WallClocks(0.0, CLOCKS_APART))
+    """Wall clocks as its process judges them."""
+    heard: dict[int, float] = attrs.Factory(dict)
+    """For the oracle: the wall clocks of other nodes, as its process has heard of them."""
+    wall_ahead: float = 0.0
+    """Seconds by which its wall clock is wrong."""
     clock_rate: float = 1.0
     clock_at: tuple[float, float] = (0.0, 0.0)
 
     @property
     def folder(self) -> str:
         """The id of its log directory."""
-        return f"folder of node {self.id}"
+        return f"folder {self.directories} of node {self.id}"
 
     @property
     def process_name(self) -> str:
         """The text by which its process recognizes its own entry in the store."""
         return f"process {self.process} of node {self.id}"
+
+    def keep_stray(self, host: Host) -> None:
+        """Keep a log that cannot be used as a stray log; its place counts as one that has had a log."""
+        self.strays.setdefault(host.partition, []).append(host)
+        self.has_held.add(host.partition)
 
     def writer(self, incarnation: int) -> str:
         """A controller by name: each process has its own, which knows nothing of what others have heard."""
