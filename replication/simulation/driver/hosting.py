@@ -295,7 +295,7 @@ class Hosting(World, ABC):
     def believes_clock(self, node: Node) -> bool:
         """Whether a node deletes anything by its wall clock now."""
         verdict = node.clocks.judge(node.wall_ahead)
-        self.oracle.clock_judged(node, doubted=bool(verdict.difference))
+        self.oracle.kept.clock_judged(node, doubted=bool(verdict.difference))
         return not verdict.difference
 
     def compact(self, host: Host) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...core.broker.membership.registration import NextProof
 from ...core.control.controller import AskReplicas, Commit
 from ...core.control.elections import ANY, MOST_COMPLETE, WAIT, LogInfo
 from ...core.control.records import PartitionRecord
@@ -22,6 +21,7 @@ from ..world.disk import GONE, Disk, Stored, key_of
 from ..world.node import Host, Node
 from . import chain
 from .facts import PartitionFacts
+from .kept import Kept
 from .laggards import Laggards
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class Oracle:
         """Whom each controller has asked of a partition: its topic id, the latest leader epoch, the nodes."""
         self._at_end: dict[tuple[str, int, int, int], float] = {}
         self._laggards = Laggards()
+        self.kept = Kept(cluster)
 
     # Around every step of a replica
 
@@ -270,13 +271,6 @@ class Oracle:
             held = facts.agreed(host.disk)
             require(offset <= held, "S16", f"{host.name} deletes up to {offset}, committed there is {held}")
 
-    def clock_judged(self, node: Node, *, doubted: bool) -> None:
-        """S41: where most of the clocks that a node knows are right, it doubts its own only if that is wrong."""
-        known = [node.wall_ahead, *node.heard.values()]
-        if 2 * known.count(0.0) > len(known) > 1:
-            right = doubted == (node.wall_ahead != 0.0)
-            require(right, "S41", "node {} doubts its clock: {}; clocks: {}", node.id, doubted, known)
-
     def deletion_promised(self, host: Host, offset: int) -> None:
         """S16: whoever may lead next has let go of it, too."""
         host.facts.deleted = max(host.facts.deleted, offset)
@@ -360,39 +354,6 @@ class Oracle:
             counted = host.node.id in (*record.isr, *record.elr)
             require(not counted, "S17", f"{host.name} is deleted, and counts as having everything: {record}")
         self._starts.pop((host.name, host.node.process), None)
-
-    def deleting_stranger(self, host: Host, identity: str) -> None:
-        """S37: a start deletes a log under another topic id only if the store says that this id was deleted."""
-        deleted = identity in self._cluster.store.deleted
-        require(deleted, "S37", "{} names topic id {}, and is deleted", host.name, identity)
-
-    def proof_written(self, node: Node, proof: NextProof) -> None:
-        """S42: a folder names no revision and no count that the store has not confirmed."""
-        store = self._cluster.store
-        if store.is_put_back:
-            return
-        pulses = store.pulses.get(node.id)
-        counted = pulses.pulses.get(node.folder, 0) if pulses is not None else 0
-        right = proof.revision <= store.revision and proof.stored <= counted
-        require(
-            right, "S42", "node {}: {} at revision {}, counted {}", node.id, proof, store.revision, counted
-        )
-
-    def proved(self, node: Node) -> None:
-        """S39: a process that registers counts for nothing where its identity files prove nothing."""
-        for partition, topic_id in node.unproven:
-            known = self._cluster.store.partitions.get(partition)
-            if known is None or known.record.topic_id != topic_id:
-                continue
-            counts = node.id in (*known.record.isr, *known.record.elr)
-            require(
-                not counts,
-                "S39",
-                "node {} cannot prove its log of {}: {}",
-                node.id,
-                partition,
-                known,
-            )
 
     def retired_by_fault(self, host: Host) -> None:
         """A log is gone that nobody was to delete."""

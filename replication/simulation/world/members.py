@@ -88,7 +88,7 @@ class Members:
                     refused.add(partition)
                     continue
                 if standing is Standing.DELETED:
-                    oracle.deleting_stranger(host, identity)
+                    oracle.kept.deleting_stranger(host, identity)
                 else:
                     node.keep_stray(host)
                     unproven.add(partition)
@@ -159,7 +159,7 @@ class Members:
             for each, epoch in epochs.items():
                 cluster.oracle.entered(node.id, each, epoch)
             if node.up and node.process == process:
-                cluster.oracle.proved(node)
+                cluster.oracle.kept.proved(node)
                 for host in node.hosts.values():
                     host.disk.is_restored = False
             return True
@@ -220,7 +220,7 @@ class Members:
 
     def _write_proof(self, node: Node, proof: NextProof) -> None:
         node.proof = proof
-        self._cluster.oracle.proof_written(node, proof)
+        self._cluster.oracle.kept.proof_written(node, proof)
 
     def _write(self, node: Node, transaction: Transaction, done: Callable[[object], None]) -> None:
         cluster, session = self._cluster, node.session
