@@ -32,8 +32,7 @@ def spare_one(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
     if cluster.store.is_put_back or any(node.membership is None for node in everybody):
         return False
     spared = max(everybody, key=lambda node: (_committed(node), -node.id))
-    # Nobody may elect a leader of an internal topic uncleanly, so that would be dead.
-    wipes = fault.amount < WIPED and not cluster.settings.coordinates
+    wipes = fault.amount < WIPED and _may_wipe(cluster, spared)
     for node in everybody:
         if node is spared or not wipes:
             injector.lose_power(node, fault, 1.0 if node is spared else 0.0)
@@ -51,6 +50,17 @@ def spare_one(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
     if not injector.applied[fault.label]:
         _elect_where_nobody_may(cluster)
     return True
+
+
+def _may_wipe(cluster: Cluster, spared: Node) -> bool:
+    """Whether the survivor alone is enough to go on.
+
+    Nobody may elect a leader of an internal topic uncleanly. A log whose records are all deleted knows no leader
+    epoch, and takes offsets that are given out again for its own (seed 2286).
+    """
+    logs = [each for each in spared.hosts.values() if not each.facts.gone]
+    knows_epochs = all(each.disk.start < each.disk.end for each in logs if each.disk.end)
+    return knows_epochs and not cluster.settings.coordinates
 
 
 def _committed(node: Node) -> int:

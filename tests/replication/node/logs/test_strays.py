@@ -276,9 +276,14 @@ async def test_a_stray_log_is_deleted_when_it_is_old_enough(
             assert not any("event=stray_log_deleted" in each for each in caplog.messages)
 
 
-@pytest.mark.parametrize("retention", [-1, 3_600_000])
-async def test_a_stray_log_is_kept_as_long_as_the_settings_say(tmp_path: Path, retention: int) -> None:
-    await keep_stray(tmp_path)
+@pytest.mark.parametrize(("retention", "is_dated"), [(-1, True), (3_600_000, True), (1, False)])
+async def test_a_stray_log_is_kept_as_long_as_the_settings_say(
+    tmp_path: Path, retention: int, is_dated: bool
+) -> None:
+    """One of unknown age is kept for good."""
+    stray = await keep_stray(tmp_path)
+    if not is_dated:
+        (stray.path / "stray.json").unlink()
     options = {"stray_retention_ms": retention, "log_maintenance_interval_ms": 20}
     async with Node(settings(tmp_path, 1, **options)) as node, Admin(node.endpoints) as admin:
         await until(lambda: shows_strays(admin, 1))
