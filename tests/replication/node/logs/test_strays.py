@@ -77,13 +77,15 @@ async def test_a_restored_log_counts_for_nothing_until_it_has_caught_up(tmp_path
     """It lacks what the log in its place had when its node was in the ISR, and the node starts first."""
     more = [b"after the log was set aside"] * 3
     for values in (VALUES, more):
-        async with Node(settings(tmp_path, 1)), Node(settings(tmp_path, 2)) as two:
-            async with Admin(two.endpoints) as admin:
-                if values is VALUES:
-                    await admin.create_topic("t", 1, 2)
-                await until(lambda admin=admin: full_isr(admin, "t", 2))
-                await produce(two.endpoints, "t", values)
-                await until(lambda admin=admin: replicas_agree(admin, "t", 2))
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(Node(settings(tmp_path, 1)))
+            two = await stack.enter_async_context(Node(settings(tmp_path, 2)))
+            admin = await stack.enter_async_context(Admin(two.endpoints))
+            if values is VALUES:
+                await admin.create_topic("t", 1, 2)
+            await until(lambda admin=admin: full_isr(admin, "t", 2))
+            await produce(two.endpoints, "t", values)
+            await until(lambda admin=admin: replicas_agree(admin, "t", 2))
         if values is VALUES:
             change_topic_id(tmp_path / "node-1" / "t-0", sealed=False)
     (stray,) = find_strays(tmp_path / "node-1")
