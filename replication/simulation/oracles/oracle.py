@@ -529,7 +529,7 @@ class Oracle:
         if policy != ANY and not facts.unclean:
             self._gives_up_least(record, facts, infos)
         self.unclean_elections += 1
-        if policy != ANY and not facts.unclean and self._has_survivor(facts, record.id, infos):
+        if policy != ANY and not facts.unclean and self._has_survivor(facts, record, infos):
             held, committed = facts.agreed(self.disk_of(record.leader, record.id)), len(facts.committed)
             spared = facts.spared
             require(held == committed, "S40", "node {} has all {}, elected: {}", spared, committed, record)
@@ -549,14 +549,16 @@ class Oracle:
             facts.unclean = True
 
     def _has_survivor(
-        self, facts: PartitionFacts, partition: PartitionId, infos: Mapping[int, LogInfo]
+        self, facts: PartitionFacts, record: PartitionRecord, infos: Mapping[int, LogInfo]
     ) -> bool:
         """Whether a device that has kept everything still has it, and its node has told of the log."""
         info = infos.get(facts.spared)
-        usable = self._cluster.store.reading().live_for(partition, leaving=True)
+        usable = self._cluster.store.reading().live_for(record.id, leaving=True)
+        if self._cluster.nodes[record.leader].lost_data:
+            return False  # since it told; its next process says so
         if info is None or usable.get(facts.spared) != info.incarnation:
             return False
-        disk = self.disk_of(facts.spared, partition)
+        disk = self.disk_of(facts.spared, record.id)
         return disk.end > disk.start and facts.agreed(disk) == len(facts.committed)
 
     def _gives_up_least(
