@@ -8,9 +8,11 @@ each member of the ISR that the store still knows has to hold everything, becaus
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...core import messages as m
+from ..oracles.facts import PartitionFacts
 from ..world.node import Node
 from .restores import Backup, elect_another
 from .schedule import Fault
@@ -54,6 +56,8 @@ def forget(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
             return
         injector.applied[fault.label] += 1
         cluster.note(f"** {fault}, back to revision {backup.revision}")
+        for facts in _outgrown(cluster, backup):
+            facts.outgrown = True
         for node in nodes:
             node.proof = proofs[node.id][0]
             if not processes_only:
@@ -105,6 +109,16 @@ def _members_have_all(cluster: Cluster, backup: Backup) -> bool:
             if host.node.id in (*then.isr, *then.elr) and not has_all:
                 return False
     return True
+
+
+def _outgrown(cluster: Cluster, backup: Backup) -> Iterator[PartitionFacts]:
+    """Partitions in which somebody lacks committed records whom the store will count as a last known member."""
+    for partition, versioned in backup.partitions.items():
+        facts, then = cluster.oracle.partitions[partition], versioned.record
+        logs = {host.node.id: host.disk for host in cluster.hosts_of(partition) if host.facts is facts}
+        known = (logs[node] for node in (*then.isr, *then.elr, *then.last_known_elr) if node in logs)
+        if any(facts.agreed(disk) < len(facts.committed) for disk in known):
+            yield facts
 
 
 def _forget_leaders(cluster: Cluster) -> None:

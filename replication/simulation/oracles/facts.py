@@ -31,6 +31,8 @@ class PartitionFacts:
     """The node whose device has kept all that was committed while all machines lost power; 0 for none."""
     wiped: bool = False
     """Whether devices have been lost altogether."""
+    outgrown: bool = False
+    """Whether the store has forgotten that others than it knows of went on without them (decision 83)."""
     unclean: bool = False
     committed: list[tuple[int, str]] = attrs.Factory(list)
     """(epoch, payload) of each offset below the greatest high watermark that a leader ever had."""

@@ -567,8 +567,8 @@ class Oracle:
         """No replica that has told of its log, and can lead, holds a committed record that the new leader lacks."""
         chosen = self._cluster.nodes[record.leader]
         usable = self._cluster.store.reading().live_for(record.id, leaving=True)
-        if chosen.lost_data:
-            return  # since it told; its next process says so
+        if chosen.lost_data or facts.outgrown:
+            return  # of lost data its next process tells
         held = facts.agreed(self.disk_of(chosen.id, record.id))
         for node, info in infos.items():
             disk = self.disk_of(node, record.id)
