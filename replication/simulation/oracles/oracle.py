@@ -500,10 +500,20 @@ class Oracle:
             topic_id, epoch, asked = self._asked.get((node.writer(node.incarnation), record.id), ("", -1, ()))
             current = (topic_id, epoch) == (before.topic_id, before.leader_epoch)
             living = set(node.shown.live_for(record.id, leaving=True)) & set(before.replicas)
-            unseen = living.difference(asked) if current else living
+            # Who answers an earlier question once it knows of this epoch has told what a question would ask.
+            told = self._infos(node.writer(node.incarnation), before)
+            unseen = living.difference(asked if current else (), told)
             require(
                 not unseen, "S21", f"{record} though nobody asked {unseen} for their logs, after {before}"
             )
+
+    def _infos(self, writer: str, before: PartitionRecord) -> dict[int, LogInfo]:
+        """What a controller has heard of the logs of this epoch."""
+        return {
+            node: info
+            for node, info in self._told.get((writer, before.id), {}).items()
+            if info.leader_epoch == before.leader_epoch and info.topic_id == before.topic_id
+        }
 
     def _unclean(self, before: PartitionRecord, record: PartitionRecord, writer: str) -> None:
         """S21: only by policy, or because all that were last known to be eligible are back: the best of all."""
@@ -515,18 +525,17 @@ class Oracle:
         require(allowed, "S21", f"nobody asked for an unclean election: {record}, after {before}")
         used = record.leader_epoch in facts.leaders
         require(not used, "S5", f"{record} begins an epoch that has been used: {facts.leaders}")
-        infos = {
-            node: info
-            for node, info in self._told.get((writer, record.id), {}).items()
-            if info.leader_epoch == before.leader_epoch and info.topic_id == before.topic_id
-        }
+        infos = self._infos(writer, before)
         above = all(info.last_epoch < record.leader_epoch for info in infos.values())
         require(above, "S5", f"{record} begins an epoch below that of a log: {infos}")
         if policy != ANY and (policy == MOST_COMPLETE or asked or last_known <= infos.keys()):
             self._has_most(record, infos, last_known)
         elif policy == WAIT:
             require(False, "S21", f"{last_known} have not all told: {infos}, {before}")
-        if policy != ANY and not facts.unclean:
+        members = {*before.elr, *before.last_known_elr}
+        # Without the log of any member, nothing tells whose late epochs nobody followed.
+        knows = not members or not members.isdisjoint(infos)
+        if policy != ANY and not facts.unclean and knows:
             self._gives_up_least(record, facts, infos)
         self.unclean_elections += 1
         if policy != ANY and not facts.unclean and self._has_survivor(facts, record, infos):
