@@ -185,56 +185,49 @@ def main() -> int:
     told = summary(report, seconds)
     for line in (*told["violations"][:50], *told["problems"]):
         say(f"BROKEN: {line}")
-    if given.json:
-        print(json.dumps(told))
-    else:
-        print(
-            f"{'passed' if report.passed else 'FAILED'}: {told['acked']} acknowledged, {told['lost']} lost, "
-            f"{told['duplicated']} duplicated, {len(report.injected)} faults in {seconds:.0f} s"
-        )
-    return 0 if report.passed else 1
+    words = (
+        f"{told['acked']} acknowledged, {told['lost']} lost, {told['duplicated']} duplicated, "
+        f"{len(report.injected)} faults in {seconds:.0f} s"
+    )
+    return _end(told, words, passed=report.passed, as_json=given.json)
+
+
+def _end(told: dict[str, Any], words: str, *, passed: bool, as_json: bool) -> int:
+    """Print the report, or a sentence on it; the exit status."""
+    print(json.dumps(told) if as_json else f"{'passed' if passed else 'FAILED'}: {words}")
+    return 0 if passed else 1
 
 
 def _power(plan: PowerPlan, folder: Path, *, as_json: bool) -> int:
     rounds, seconds = timed_rounds(plan, folder)
     told = rounds.summary(seconds)
-    if as_json:
-        print(json.dumps(told))
-    else:
-        print(
-            f"{'passed' if rounds.passed else 'FAILED'}: {told['rounds']} cuts, all nodes started after "
-            f"{told['started_by_themselves']}; {told['acknowledged']} acknowledged, {told['lost']} lost, "
-            f"{told['lost_durable']} of them on a device, in {seconds:.0f} s"
-        )
-    return 0 if rounds.passed else 1
+    words = (
+        f"{told['rounds']} cuts, all nodes started after {told['started_by_themselves']}; "
+        f"{told['acknowledged']} acknowledged, {told['lost']} lost, {told['lost_durable']} of them on a device, "
+        f"in {seconds:.0f} s"
+    )
+    return _end(told, words, passed=rounds.passed, as_json=as_json)
 
 
 def _flips(plan: FlipPlan, folder: Path, *, as_json: bool) -> int:
     flips, seconds = timed_flips(plan, folder)
     told = flips.summary(seconds)
-    if as_json:
-        print(json.dumps(told))
-    else:
-        print(
-            f"{'passed' if flips.passed else 'FAILED'}: {told['faults']} faults of {told['of']}, "
-            f"{told['lost']} lost, {told['unnamed']} unnamed, {told['harmed']} harmed others, "
-            f"{told['refused']} refused by a node, in {seconds:.0f} s"
-        )
-    return 0 if flips.passed else 1
+    words = (
+        f"{told['faults']} faults of {told['of']}, {told['lost']} lost, {told['unnamed']} unnamed, "
+        f"{told['harmed']} harmed others, {told['refused']} refused by a node, in {seconds:.0f} s"
+    )
+    return _end(told, words, passed=flips.passed, as_json=as_json)
 
 
 def _groups(plan: Plan, folder: Path, *, as_json: bool) -> int:
     report, seconds = timed_groups(plan, folder)
     for line in (*report.verdict.violations, *report.problems):
         say(f"BROKEN: {line}")
-    if as_json:
-        print(json.dumps(report.summary(seconds)))
-    else:
-        print(
-            f"{'passed' if report.passed else 'FAILED'}: {report.sent} acknowledged, {report.verdict.processed} "
-            f"processed, {report.verdict.repeated} repeated, {len(report.suffered)} faults in {seconds:.0f} s"
-        )
-    return 0 if report.passed else 1
+    words = (
+        f"{report.sent} acknowledged, {report.verdict.processed} processed, {report.verdict.repeated} repeated, "
+        f"{len(report.suffered)} faults in {seconds:.0f} s"
+    )
+    return _end(report.summary(seconds), words, passed=report.passed, as_json=as_json)
 
 
 def _transactions(plan: Plan, folder: Path, *, as_json: bool) -> int:
@@ -242,15 +235,11 @@ def _transactions(plan: Plan, folder: Path, *, as_json: bool) -> int:
     for line in (*report.verdict.sentences[:50], *report.problems):
         say(f"BROKEN: {line}")
     told = report.summary(seconds)
-    if as_json:
-        print(json.dumps(told))
-    else:
-        print(
-            f"{'passed' if report.passed else 'FAILED'}: {report.sent} inputs, {told['outputs']} outputs, "
-            f"{told['committed']} transactions committed, {told['aborted']} aborted, "
-            f"{len(report.suffered)} faults in {seconds:.0f} s"
-        )
-    return 0 if report.passed else 1
+    words = (
+        f"{report.sent} inputs, {told['outputs']} outputs, {told['committed']} transactions committed, "
+        f"{told['aborted']} aborted, {len(report.suffered)} faults in {seconds:.0f} s"
+    )
+    return _end(told, words, passed=report.passed, as_json=as_json)
 
 
 if __name__ == "__main__":
