@@ -14,8 +14,6 @@ Times are of the machine's monotonic clock, which all processes share. SIGTERM: 
 from __future__ import annotations
 
 import argparse
-import json
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -25,25 +23,17 @@ import trio
 from insync.replication import Consumer, ReplicationError
 from insync.replication.client import Listener
 
+from .told_to_stop import Noting
+
 _POLL_MS = 100
 
 
-class Member:
+class Member(Noting):
     """Polls until it is told to stop."""
 
     def __init__(self, given: argparse.Namespace) -> None:
+        super().__init__(given.log)
         self.given = given
-        self.stopping = False
-        self._file = given.log.open("a", buffering=1)
-
-    def note(self, what: str, **more: Any) -> None:
-        self._file.write(json.dumps({"what": what, "at": time.monotonic(), **more}) + "\n")
-
-    async def stop_on_signal(self, *, task_status: trio.TaskStatus[None]) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM) as signals:
-            task_status.started()
-            async for _ in signals:
-                self.stopping = True
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:

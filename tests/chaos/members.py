@@ -104,13 +104,9 @@ class Member:
         return self.process.returncode
 
     def is_stopped(self) -> bool:
-        """Whether its process stands still (SIGSTOP); one that has ended does not."""
+        """See `stands_still`."""
         assert self.process is not None
-        try:
-            stat = Path(f"/proc/{self.process.pid}/stat").read_text()
-        except FileNotFoundError:
-            return False
-        return stat.rpartition(") ")[2].startswith("T")
+        return stands_still(self.process.pid)
 
     def said(self, text: str, since: int) -> bool:
         """Whether it said this on standard error after position `since` of the file."""
@@ -152,3 +148,12 @@ class Member:
         """Its log segments with anything in them, the largest first."""
         found = [path for folder in self.log_dirs for path in folder.glob("*/*.log") if path.stat().st_size]
         return sorted(found, key=lambda path: -path.stat().st_size)
+
+
+def stands_still(pid: int) -> bool:
+    """Whether a process stands still (SIGSTOP); one that has ended does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(") ")[2].startswith("T")

@@ -24,6 +24,7 @@ import trio
 from .faults import FAULTS
 from .history import Place, Replica, Violation
 from .load import Load, until
+from .members import stands_still
 from .run import HEAL_SECONDS, Plan, Report, Run
 from .scene import Bite, Fault, Scene
 from .state_client import TOPIC
@@ -181,7 +182,7 @@ class StateRun(Run):
         client, seconds = scene.random.choice(self.clients), scene.random.uniform(0.5, 10)
         os.kill(client.process.pid, signal.SIGSTOP)
         try:
-            stopped = await until(partial(_stands_still, client.process.pid), 2)
+            stopped = await until(partial(stands_still, client.process.pid), 2)
             await trio.sleep(seconds)
         finally:
             os.kill(client.process.pid, signal.SIGCONT)
@@ -194,7 +195,3 @@ class StateRun(Run):
         fenced = await until(lambda: client.process.returncode is not None, _END_SECONDS)
         self.clients.remove(client)
         return Bite(client.name, "it was fenced, and ended" if fenced and other.is_ready else "")
-
-
-def _stands_still(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("T")

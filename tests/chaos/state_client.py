@@ -17,7 +17,6 @@ import argparse
 import itertools
 import json
 import random
-import signal
 import time
 from typing import Any
 
@@ -27,6 +26,7 @@ from insync.replication.client import ClientError
 from insync.replication.state import DivergedError, FencedError, ReplicatedDict, StateClosedError
 
 from .defects import plant
+from .told_to_stop import ToldToStop
 
 TOPIC = "state"
 PERIODS = (5, 10, 20, 40)
@@ -43,7 +43,7 @@ def say(**line: Any) -> None:
     print(json.dumps(line), flush=True)
 
 
-class Client:
+class Client(ToldToStop):
     """Some tasks that call, each one thing after the other, until SIGTERM comes or another has the name."""
 
     def __init__(self, state: ReplicatedDict, name: str, seed: int) -> None:
@@ -51,27 +51,20 @@ class Client:
         self._name = name
         self._random = random.Random(seed)
         self._numbers = itertools.count()
-        self._stopping = False
         self._last: dict[str, Any] = {}
         """The value that each key was last seen with here."""
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
-            await nursery.start(self._stop_on_signal)
+            await nursery.start(self.stop_on_signal)
             say(ready=True)
             async with trio.open_nursery() as calls:
                 for _ in range(_TASKS):
                     calls.start_soon(self._call)
             nursery.cancel_scope.cancel()
 
-    async def _stop_on_signal(self, *, task_status: trio.TaskStatus[None]) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM) as signals:
-            task_status.started()
-            async for _ in signals:
-                self._stopping = True
-
     async def _call(self) -> None:
-        while not self._stopping:
+        while not self.stopping:
             number, key = next(self._numbers), self._key()
             action = self._action(key, f"{self._name}.{number}")
             say(call=number, at=time.monotonic(), key=key, action=action)
@@ -85,7 +78,7 @@ class Client:
             except FencedError:
                 if action[0] != "get":
                     say(refused=number)
-                self._stopping = True
+                self.stopping = True
             except DivergedError as error:
                 say(broken=str(error))
                 raise

@@ -19,7 +19,6 @@ process that has its name now ends by itself.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import signal
 import time
@@ -38,6 +37,7 @@ from insync.replication.client import (
     TransactionOutcomeUnknownError,
 )
 
+from .told_to_stop import Noting
 from .transaction_history import COPIES, Output
 
 _POLL_MS = 100
@@ -49,25 +49,15 @@ class DeliberateError(Exception):
     """The transaction is left by an error of its program."""
 
 
-class Worker:
+class Worker(Noting):
     """Reads, makes and writes until it is told to stop."""
 
     def __init__(self, given: argparse.Namespace) -> None:
+        super().__init__(given.log)
         self.given = given
-        self.stopping = False
         self.random = random.Random(given.seed)
-        self._file = given.log.open("a", buffering=1)
         self._count = 0
         self._opened = 0.0
-
-    def note(self, what: str, **more: Any) -> None:
-        self._file.write(json.dumps({"what": what, "at": time.monotonic(), **more}) + "\n")
-
-    async def stop_on_signal(self, *, task_status: trio.TaskStatus[None]) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM) as signals:
-            task_status.started()
-            async for _ in signals:
-                self.stopping = True
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
