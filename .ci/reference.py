@@ -7,7 +7,7 @@ from typing import Any
 
 import griffe
 
-_FIELD = re.compile(r"^(`?)([a-z_]\w*(?:, [a-z_]\w*)*)\1: (?=\S)", re.MULTILINE)
+_FIELD = re.compile(r"^(`?)([a-z_]\w*(?:, [a-z_]\w*)*)\1: (?=\S)")
 
 
 class Fields(griffe.Extension):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class StoreWriter(Protocol):
-    """What replicas and coordinators ask of the node's side of the metadata store."""
+    """The node's side of the metadata store, as replicas and coordinators use it."""
 
     history: ChangeHistory
 

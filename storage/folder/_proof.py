@@ -37,7 +37,7 @@ class FolderProof:
 
 
 def read_proof(folder: Path, directory_id: str) -> FolderProof | None:
-    """What was written last; None if there is nothing, nothing that can be read, or the proof of another folder."""
+    """The last written proof; None if there is none, none that can be read, or that of another folder."""
     try:
         text = unsealed(read_file(folder / PROOF))
         if text is None:

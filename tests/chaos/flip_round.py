@@ -45,7 +45,7 @@ _GRACE_SECONDS = 2.0
 
 @attrs.define
 class Outcome:
-    """What came of one fault."""
+    """The consequences of one fault."""
 
     fault: Fault
     seconds: float = 0.0

@@ -81,7 +81,7 @@ class Fault:
             (root / self.path).write_bytes(self.content(root))
 
     def content(self, root: Path) -> bytes:
-        """What the file contains then."""
+        """The bytes of the file with the fault."""
         if self.kind == "replaced":
             return (root / self.source).read_bytes()
         found = bytearray((root / self.path).read_bytes())

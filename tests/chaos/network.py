@@ -49,7 +49,7 @@ class Network:
             self._rule(target, "in", f"ip saddr {self.address(source)} drop")
 
     def lose(self, source: int, target: int, percent: int) -> None:
-        """Drop so many of the packets that `source` sends to `target`, at random, where they arrive."""
+        """Drop `percent` of a hundred packets from `source` to `target`, at random, where they arrive."""
         rule = f"ip saddr {self.address(source)} numgen random mod 100 < {percent} counter drop"
         self._rule(target, "in", rule)
 

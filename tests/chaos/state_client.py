@@ -30,7 +30,7 @@ from .told_to_stop import ToldToStop
 
 TOPIC = "state"
 PERIODS = (5, 10, 20, 40)
-"""For so many seconds each key is used. Then another takes its place: unknown outcomes do not pile up in a key."""
+"""Seconds for which a key is used. Then another takes its place, so that no key collects unknown outcomes."""
 _TASKS = 3
 _PAUSE = 0.04
 _PATIENCE = 0.3, 8.0

@@ -86,7 +86,7 @@ def _is_same_cluster(cluster: Cluster, backup: Backup) -> bool:
             return False
         # One that has no folder yet is taken for complete: it never had anything.
         facts = cluster.oracle.partitions[partition]
-        there = {host.node.id for host in cluster.hosts_of(partition) if host.facts is facts}
+        there = {host.node.id for host in cluster.hosts_of(partition, facts)}
         if not there >= {*then.isr, *then.elr}:
             return False
     return bool(before)
@@ -99,7 +99,7 @@ def _members_have_all(cluster: Cluster, backup: Backup) -> bool:
     for partition, versioned in backup.partitions.items():
         then, now = versioned.record, cluster.store.partitions[partition].record
         facts = cluster.oracle.partitions[partition]
-        hosts = [host for host in cluster.hosts_of(partition) if host.facts is facts]
+        hosts = cluster.hosts_of(partition, facts)
         for host in hosts:
             disk = host.disk
             last = disk.flat[-1][0] if disk.end > disk.start else -1
@@ -115,7 +115,7 @@ def _outgrown(cluster: Cluster, backup: Backup) -> Iterator[PartitionFacts]:
     """Partitions in which somebody lacks committed records whom the store will count as a last known member."""
     for partition, versioned in backup.partitions.items():
         facts, then = cluster.oracle.partitions[partition], versioned.record
-        logs = {host.node.id: host.disk for host in cluster.hosts_of(partition) if host.facts is facts}
+        logs = {host.node.id: host.disk for host in cluster.hosts_of(partition, facts)}
         known = (logs[node] for node in (*then.isr, *then.elr, *then.last_known_elr) if node in logs)
         if any(facts.agreed(disk) < len(facts.committed) for disk in known):
             yield facts
@@ -124,7 +124,7 @@ def _outgrown(cluster: Cluster, backup: Backup) -> Iterator[PartitionFacts]:
 def _forget_leaders(cluster: Cluster) -> None:
     """An epoch that is in no log, and that nobody who knew of it outlives, may come again."""
     for partition, facts in cluster.oracle.partitions.items():
-        hosts = [host for host in cluster.hosts_of(partition) if host.facts is facts]
+        hosts = cluster.hosts_of(partition, facts)
         held = {epoch for host in hosts for epoch, _ in host.disk.flat}
         known = cluster.store.partitions[partition].record.leader_epoch
         facts.leaders = {e: who for e, who in facts.leaders.items() if e in held or e <= known}

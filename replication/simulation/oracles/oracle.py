@@ -500,7 +500,7 @@ class Oracle:
             topic_id, epoch, asked = self._asked.get((node.writer(node.incarnation), record.id), ("", -1, ()))
             current = (topic_id, epoch) == (before.topic_id, before.leader_epoch)
             living = set(node.shown.live_for(record.id, leaving=True)) & set(before.replicas)
-            # Who answers an earlier question once it knows of this epoch has told what a question would ask.
+            # A node may answer an earlier question when it knows of this epoch: then no question is needed.
             told = self._infos(node.writer(node.incarnation), before)
             unseen = living.difference(asked if current else (), told)
             require(
@@ -508,7 +508,7 @@ class Oracle:
             )
 
     def _infos(self, writer: str, before: PartitionRecord) -> dict[int, LogInfo]:
-        """What a controller has heard of the logs of this epoch."""
+        """The logs of this epoch, as a controller has heard of them."""
         return {
             node: info
             for node, info in self._told.get((writer, before.id), {}).items()

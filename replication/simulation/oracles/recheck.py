@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def recheck(cluster: Cluster) -> None:
     """Raise `Violated` at the first state invariant that does not hold."""
     for (partition, _), facts in cluster.oracle.known.items():
-        hosts = [host for host in cluster.hosts_of(partition) if host.facts is facts]
+        hosts = cluster.hosts_of(partition, facts)
         for host in hosts:
             _log_in_order(host)
             _epochs_agree(host)

@@ -35,6 +35,7 @@ from ..errors import require
 from ..faults.pauses import FETCH_BACKOFF, Pauses
 from ..faults.traps import ELECTION, Traps
 from ..faults.weather import Mishap
+from ..oracles.facts import PartitionFacts
 from ..oracles.oracle import Oracle
 from ..oracles.watched import WatchedBroker, WatchedContext
 from ..settings import LAG_MAX, STALL_MAX, Settings
@@ -90,8 +91,10 @@ class Cluster(Hosting):
         self.away: Node | None = None
         """The node that calm begins without: nobody starts it before it is to return."""
 
-    def hosts_of(self, partition: PartitionId) -> list[Host]:
-        return [node.hosts[partition] for node in self.nodes.values() if partition in node.hosts]
+    def hosts_of(self, partition: PartitionId, facts: PartitionFacts | None = None) -> list[Host]:
+        """facts: of the topic whose logs are meant, where the partition may have had others."""
+        there = (node.hosts[partition] for node in self.nodes.values() if partition in node.hosts)
+        return [host for host in there if facts is None or host.facts is facts]
 
     def lacks_logs(self, node: Node) -> bool:
         """Whether a log of a node was set aside, and is not here again."""

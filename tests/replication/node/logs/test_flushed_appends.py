@@ -143,7 +143,7 @@ async def test_the_end_of_a_flush_wakes_the_writer_only_for_work_that_was_held(
             await it.flushing(log)
             log.may_end.release()
             await it.hears(*map(str, range(1, number + 1)))
-        assert len(it.news) == 3, "the loop is told of each append, and of nothing else"
+        assert len(it.news) == 3, "the loop hears of each append, and of nothing else"
         assert "insync-flush-test-0" not in woken
         it.append(lane, 3)
         await it.flushing(log)
