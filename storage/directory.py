@@ -159,6 +159,8 @@ class LogDirectory:
         self._folders_in_use = tuple(threading.Lock() for _ in range(_FOLDER_LOCKS))
         """Opening or deleting a log holds one of these while it waits for the device, and takes it before `_lock`,
         which it does not hold meanwhile. Their number is fixed, so that it does not grow with past partitions."""
+        self._restored: set[PartitionKey] = set()
+        """Logs that were opened with the note of a stray log."""
         self._empty: set[PartitionKey] = set()
         """Partitions whose folders were created here and have not been opened yet."""
         self._folder_lock: FolderLock | None = None
@@ -310,6 +312,8 @@ class LogDirectory:
         return self._folders_in_use[hash(key) % _FOLDER_LOCKS]
 
     def _open(self, folder: Path, key: PartitionKey, settings: LogSettings, *, clean: bool) -> DiskLog:
+        if has_note(folder):
+            self._restored.add(key)
         is_empty = key in self._empty
         self._empty.discard(key)
         log = DiskLog(
@@ -530,13 +534,14 @@ class LogDirectory:
                 raise storage_error(error, f"cannot restore {stray.path}") from error
 
     def is_restored(self, topic: str, partition: int) -> bool:
-        """Whether the log was restored, and no node has registered with it since."""
-        return has_note(self._folder_of((topic, partition)))
+        """Whether the log, which has been opened, was restored, and no node has registered with it since."""
+        return (topic, partition) in self._restored
 
     def settle_restored(self) -> None:
         """The node has registered without counting on restored logs. Raises StorageError."""
         try:
-            for key in self.partitions():
+            while self._restored:
+                key = self._restored.pop()
                 with self._folder_in_use(key):
                     remove_note(self._folder_of(key))
         except OSError as error:
