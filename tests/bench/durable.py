@@ -29,7 +29,7 @@ from ._many_producers import Load, measure
 from ._page_cache import settle
 from ._peers.go_servers import Servers, etcd, jetstream
 from ._warm_up import warm_up
-from .race import LARGE, PARTITIONS, REPLICAS, SOON, both
+from .race import LARGE, PARTITIONS, REPLICAS, SOON, both, into_kafka, into_ours
 from .report import Result, beside_each, in_turn, within
 
 SIZE = 1024
@@ -104,13 +104,12 @@ def _of_ours(servers: list[str], folder: Path, scale: Scale, durability: str) ->
         trio.run(ours.create, servers, topic, partitions, {"durability": durability})
 
     def one(options: dict[str, Any]) -> float:
+        def produce(*of: Any) -> float:
+            rate: float = trio.run(partial(ours.produce, *of, many=True, options=options))
+            return rate
+
         topic = f"one-{durability}-{time.monotonic_ns()}"
-        create(topic, PARTITIONS)
-        settle(folder, REPLICAS * scale.count * SIZE)
-        produce = partial(ours.produce, servers, topic, scale.count, SIZE, many=True, options=options)
-        rate: float = trio.run(produce)
-        trio.run(ours.delete, servers, topic)
-        return rate
+        return into_ours(servers, folder, topic, scale.count, SIZE, produce, {"durability": durability})
 
     def latency() -> tuple[float, float]:
         return both(trio.run(partial(ours.latency, servers, late, scale.late, RATE, size=SIZE)))
@@ -129,13 +128,7 @@ def _of_ours(servers: list[str], folder: Path, scale: Scale, durability: str) ->
 def _of_kafka(servers: str, folder: Path, scale: Scale) -> Party:
     def one(options: dict[str, Any]) -> float:
         topic = f"one-{time.monotonic_ns()}"
-        theirs.create(servers, topic, PARTITIONS, EACH)
-        settle(folder, REPLICAS * scale.count * SIZE)
-        rate = theirs.produce(
-            servers, topic, scale.count, SIZE, acks="all", enable_idempotence=True, **options
-        )
-        theirs.delete(servers, topic)
-        return rate
+        return into_kafka(servers, folder, topic, scale.count, SIZE, options, EACH)
 
     theirs.create(servers, "many", PARTITIONS, EACH)
     theirs.create(servers, "late", 1, EACH)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -74,26 +74,50 @@ class Field:
     def _into_ours(
         self, count: int, size: int, produce: Callable[[list[str], str, int, int], float]
     ) -> float:
-        topic = next(self._topics)
-        trio.run(ours.create, self.servers, topic, PARTITIONS)
-        settle(self.folder, REPLICAS * count * size)
-        rate = produce(self.servers, topic, count, size)
-        trio.run(ours.delete, self.servers, topic)
-        return rate
+        return into_ours(self.servers, self.folder, next(self._topics), count, size, produce)
 
     def into_kafka(self, count: int, size: int, options: dict[str, Any]) -> float:
         """The same."""
-        topic, servers = next(self._topics), self.kafka.servers
-        theirs.create(servers, topic, PARTITIONS)
-        settle(self.folder, REPLICAS * count * size)
-        rate = theirs.produce(servers, topic, count, size, acks="all", enable_idempotence=True, **options)
-        theirs.delete(servers, topic)
-        return rate
+        return into_kafka(self.kafka.servers, self.folder, next(self._topics), count, size, options)
 
     def into_nats(self, count: int, size: int) -> float:
         """The same: its program makes a stream of its own and deletes it."""
         settle(self.folder, REPLICAS * count * size)
         return self.nats.measure("rate", size, count=count)["rate"]
+
+
+def into_ours(
+    servers: list[str],
+    folder: Path,
+    topic: str,
+    count: int,
+    size: int,
+    produce: Callable[[list[str], str, int, int], float],
+    config: Mapping[str, str] | None = None,
+) -> float:
+    """Records a second into a topic that is made for it, and deleted."""
+    trio.run(ours.create, servers, topic, PARTITIONS, config)
+    settle(folder, REPLICAS * count * size)
+    rate = produce(servers, topic, count, size)
+    trio.run(ours.delete, servers, topic)
+    return rate
+
+
+def into_kafka(
+    servers: str,
+    folder: Path,
+    topic: str,
+    count: int,
+    size: int,
+    options: dict[str, Any],
+    config: Mapping[str, str] = {},
+) -> float:
+    """The same."""
+    theirs.create(servers, topic, PARTITIONS, config)
+    settle(folder, REPLICAS * count * size)
+    rate = theirs.produce(servers, topic, count, size, acks="all", enable_idempotence=True, **options)
+    theirs.delete(servers, topic)
+    return rate
 
 
 @contextmanager
