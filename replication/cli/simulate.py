@@ -39,6 +39,7 @@ from .errors import UsageError
 SEEDS_PER_JOB = 10
 YARDSTICK_STEPS = 1_000_000
 TRACE_LINES = 60
+VIOLATIONS_TOLD = 20
 
 
 @attrs.define
@@ -134,8 +135,9 @@ def simulate(
     sys.stdout.flush()
     if not total.violations:
         return 0
-    seed, text = total.violations[0]
-    print(f"seed {seed}: {text}", file=sys.stderr)
+    for seed, text in total.violations[:VIOLATIONS_TOLD]:
+        print(f"seed {seed}: {text}", file=sys.stderr)
+    seed = total.violations[0][0]
     target = save if save is not None else Path(f"insync-seed-{seed}.json")
     _explain(seed, target, service, transactions=transactions)
     return 1
@@ -243,7 +245,7 @@ def _figures(total: Sums) -> dict[str, Any]:
         "cuts": total.cuts,
         "committed_records": total.committed_records,
         "faults": {label: total.faults[label] for label in FAULTS},
-        "violated": [{"seed": seed, "violation": text} for seed, text in total.violations[:20]],
+        "violated": [{"seed": seed, "violation": text} for seed, text in total.violations[:VIOLATIONS_TOLD]],
     }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from ..core.broker.coordination.transacting import MARKER_TIMEOUT
 from ..core.coordination.routing import GROUP_TOPIC, TRANSACTION_TOPIC
 from .errors import SimulationError
 
@@ -50,6 +51,9 @@ _COORDINATES = 0.12
 """How often nodes coordinate consumer groups as well."""
 _TRANSACTS = 0.1
 """How often they coordinate transactions as well."""
+_CALM = 30.0
+_CALM_AFTER_TRANSACTIONS = MARKER_TIMEOUT + 15.0
+"""A marker that was lost just before calm is sent again after its timeout; all that waited for it comes then."""
 INTERNAL = (GROUP_TOPIC, TRANSACTION_TOPIC)
 """Topics of the cluster's own: their coordinators alone write to them, and nothing of them is deleted."""
 
@@ -95,7 +99,7 @@ class Settings:
     topics: tuple[Topic, ...] = (Topic(name="t"),)
     faults: tuple[str, ...] = tuple(FAULTS)
     storm: float = 30.0
-    calm: float = 30.0
+    calm: float = _CALM
     fault_rate: float = 0.5
     moves: float = 0.3
     reassignments: float = 0.1
@@ -188,6 +192,7 @@ class Settings:
             named=dice.choice((0.0, 0.3, 1.0)) if topics is None else 0.0,
             groups=groups,
             transactions=names,
+            calm=_CALM_AFTER_TRANSACTIONS if names else _CALM,
             lull_at=round(quiet.uniform(3.0, 12.0), 3) if has_lull else 0.0,
             lull_for=quiet.choice((5.0, 10.0, 20.0)) if has_lull else 0.0,
         )

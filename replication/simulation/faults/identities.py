@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..world.disk import DAMAGED
 from ..world.node import Host, Node
 from .schedule import Fault
+from .survivors import call_operator
 
 if TYPE_CHECKING:
     from ..world.cluster import Cluster
@@ -25,7 +26,11 @@ AHEAD = 2.0
 
 
 def _ended(injector: Injector, fault: Fault, node: Node) -> None:
-    """End a process, and perhaps those of all other nodes, which start later."""
+    """End a process, and perhaps those of all other nodes, which start later.
+
+    A log that is set aside may be the only one with all that is committed: then nobody may lead (seed 7122880).
+    """
+    call_operator(injector)
     others = injector.cluster.nodes.values() if fault.amount * 7 % 1 < EVERYBODY else ()
     for other in others:
         if other is not node and other.up:

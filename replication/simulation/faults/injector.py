@@ -32,6 +32,8 @@ class Injector:
         self.cluster = cluster
         self.applied: Counter[str] = Counter()
         self.crashes = 0
+        self.has_operator = False
+        """Whether somebody asks for an unclean election where nobody else may lead."""
         self._allowed = min(topic.min_insync_replicas for topic in cluster.settings.topics) - 1
         for fault in schedule:
             cluster.later(fault.at, partial(self._apply, fault))

@@ -47,8 +47,7 @@ def spare_one(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
     for node in everybody:
         later = node is not spared if is_first else node is spared
         injector.crash(node, 0.3 + later * fault.seconds * (fault.amount * (2 + node.id) % 1))
-    if not injector.applied[fault.label]:
-        _elect_where_nobody_may(cluster)
+    call_operator(injector)
     return True
 
 
@@ -78,6 +77,13 @@ def _wipe(injector: Injector, node: Node) -> None:
     node.directories += 1
     node.boot += 1
     injector.has_lost(node)
+
+
+def call_operator(injector: Injector) -> None:
+    """From now on an operator looks at partitions that nobody may lead."""
+    if not injector.has_operator:
+        injector.has_operator = True
+        _elect_where_nobody_may(injector.cluster)
 
 
 def _elect_where_nobody_may(cluster: Cluster) -> None:

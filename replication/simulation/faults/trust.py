@@ -251,23 +251,21 @@ def mend_what_nobody_has(cluster: Cluster) -> None:
     """Where no other replica has all that is committed an operator must help: the batch is brought back.
 
     A member whose machine has lost power since is complete in the record alone: its next start gives its place
-    back. Then an election among the last known eligible replicas (KIP-966) needs the word of all of them, and a
-    damaged log has none to give: nobody can tell what it held.
+    back. Then any living log may be elected, also one that was never eligible (seed 7120725), and a damaged one
+    has no word to give: nobody can tell what it held.
 
     Nor does anybody wait for a complete replica that is down, or is taken for dead soon (seed 202), where an
     unclean election may come first: the others then cut what the log that leads cannot send them (seed 20578635).
     """
     for partition, versioned in cluster.store.partitions.items():
         record, hosts = versioned.record, cluster.hosts_of(partition)
-        spoilt = {host.node.id for host in hosts if host.disk.is_rotten or host.node.lost_data}
-        complete = {*record.isr, *record.elr}
-        may_be_passed_over = _may_elect(cluster, partition)
+        lost = {host.node.id for host in hosts if host.node.lost_data}
+        rotten = {host.node.id for host in hosts if host.disk.is_rotten}
+        complete = {*record.isr, *record.elr} - lost
+        # Whoever leads an internal topic next reads all of it, so nothing of it may be spoilt in calm.
+        any_may_lead = not complete or _may_elect(cluster, partition) or partition.topic in INTERNAL
         for host in hosts:
-            counts = host.node.id in complete.union(record.last_known_elr)
-            if may_be_passed_over or (counts and not complete - spoilt):
-                host.disk.rotten.clear()
-            elif partition.topic in INTERNAL:
-                # Whoever leads it next reads all of it, so nothing of it may be spoilt once faults have ended.
+            if any_may_lead or (host.node.id in complete and complete <= rotten):
                 host.disk.rotten.clear()
 
 

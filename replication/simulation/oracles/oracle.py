@@ -63,6 +63,8 @@ class Oracle:
         self._proposals: set[tuple[str, int, int]] = set()
         self._told: dict[tuple[str, PartitionId], dict[int, LogInfo]] = {}
         """What each controller has heard, by its name as a writer."""
+        self._elected_by: dict[tuple[str, PartitionId], dict[int, LogInfo]] = {}
+        """The same when it elected: the store takes that later, and more may be told by then (seed 7120900)."""
         self._asked: dict[tuple[str, PartitionId], tuple[str, int, set[int]]] = {}
         """Whom each controller has asked of a partition: its topic id, the latest leader epoch, the nodes."""
         self._at_end: dict[tuple[str, int, int, int], float] = {}
@@ -350,7 +352,10 @@ class Oracle:
     def retired(self, host: Host) -> None:
         """S17: no log is deleted of a node that is to have one, as long as what it holds may be needed."""
         if not host.facts.gone:
-            record = self._cluster.store.partitions[host.partition].record
+            store = self._cluster.store
+            # What the node had read was right before the store was put back (seed 7122968).
+            known = host.node.shown if store.is_put_back else store
+            record = known.partitions[host.partition].record
             counted = host.node.id in (*record.isr, *record.elr)
             require(not counted, "S17", f"{host.name} is deleted, and counts as having everything: {record}")
         self._starts.pop((host.name, host.node.process), None)
@@ -470,10 +475,15 @@ class Oracle:
 
     def telling(self, host: Host, info: LogInfo) -> None:
         """S21: what a replica reports of its log agrees with its disk."""
-        flat = host.disk.flat
-        held = (flat[-1][0], host.disk.end) if host.disk.end > host.disk.start else (-1, host.disk.end)
-        own = info.completeness == held and info.topic_id == host.facts.topic_id
-        require(own, "S21", "{} reports {}; its log holds {}", host.name, info, held)
+        disk, last = host.disk, -1
+        if disk.end > disk.start:
+            last = disk.flat[-1][0]
+        elif info.log_start_offset < disk.start:
+            last = (
+                info.last_epoch
+            )  # retention has deleted all, and tells the replica in a moment (seed 7122844)
+        own = info.completeness == (last, disk.end) and info.topic_id == host.facts.topic_id
+        require(own, "S21", "{} reports {}; its log holds {}", host.name, info, (last, disk.end))
 
     def told(self, controller: str, logs: Mapping[PartitionId, Mapping[int, LogInfo]]) -> None:
         """A controller has heard what replicas say of their logs."""
@@ -495,13 +505,16 @@ class Oracle:
             if not isinstance(record, PartitionRecord) or record.leader_epoch != record.unclean_epoch:
                 continue
             before, topic = node.shown.partitions[record.id].record, node.shown.topics[record.topic]
-            if record.leader_epoch == before.leader_epoch or topic.config.unclean_leader_election == ANY:
+            if record.leader_epoch == before.leader_epoch:
                 continue
-            topic_id, epoch, asked = self._asked.get((node.writer(node.incarnation), record.id), ("", -1, ()))
+            writer = node.writer(node.incarnation)
+            told = self._elected_by[writer, record.id] = self._infos(writer, before)
+            if topic.config.unclean_leader_election == ANY:
+                continue
+            topic_id, epoch, asked = self._asked.get((writer, record.id), ("", -1, ()))
             current = (topic_id, epoch) == (before.topic_id, before.leader_epoch)
             living = set(node.shown.live_for(record.id, leaving=True)) & set(before.replicas)
             # A node may answer an earlier question when it knows of this epoch: then no question is needed.
-            told = self._infos(node.writer(node.incarnation), before)
             unseen = living.difference(asked if current else (), told)
             require(
                 not unseen, "S21", f"{record} though nobody asked {unseen} for their logs, after {before}"
@@ -525,7 +538,7 @@ class Oracle:
         require(allowed, "S21", f"nobody asked for an unclean election: {record}, after {before}")
         used = record.leader_epoch in facts.leaders
         require(not used, "S5", f"{record} begins an epoch that has been used: {facts.leaders}")
-        infos = self._infos(writer, before)
+        infos = self._elected_by[writer, record.id]
         above = all(info.last_epoch < record.leader_epoch for info in infos.values())
         require(above, "S5", f"{record} begins an epoch below that of a log: {infos}")
         if policy != ANY and (policy == MOST_COMPLETE or asked or last_known <= infos.keys()):

@@ -51,10 +51,10 @@ def test_a_broken_promise_is_printed_stored_and_replayed(
     file = tmp_path / "found.json"
     with monkeypatch.context() as patch:
         patch.setattr(LeaderRole, "maximal_isr", lambda self: frozenset())
-        assert main(["simulate", "--seeds", "0", "--save", str(file)]) == 1
+        assert main(["simulate", "--seeds", "0:2", "--jobs", "1", "--save", str(file)]) == 1
         found = capsys.readouterr()
-        assert "1 violation\n" in found.out
-        assert "seed 0: " in found.err
+        assert "2 violations\n" in found.out
+        assert "seed 0: " in found.err and "seed 1: " in found.err
         assert f"insync simulate --replay {file}" in found.err
         assert main(["simulate", "--replay", str(file), "--json"]) == 1
         assert json.loads(capsys.readouterr().out)["violation"][:2] in found.err

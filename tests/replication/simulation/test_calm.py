@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
+from insync.replication.core.broker.coordination.transacting import MARKER_TIMEOUT
 from insync.replication.core.control.records import PartitionRecord
 from insync.replication.core.types import PartitionId
 from insync.replication.simulation import Run, Settings
@@ -96,3 +97,17 @@ def test_a_copy_that_no_election_asks_for_stays_damaged(one: Run) -> None:
     one.cluster.store.put_partition(attrs.evolve(record, isr=(1,)))
     mend_what_nobody_has(one.cluster)
     assert (_rotten(one.cluster, 1), _rotten(one.cluster, 3)) == (False, True)
+
+
+def test_no_copy_stays_damaged_where_any_living_log_may_be_elected(one: Run) -> None:
+    record = _spoil(one, 1)
+    one.cluster.store.put_partition(attrs.evolve(record, leader=-1, isr=(), last_known_elr=(2, 3)))
+    mend_what_nobody_has(one.cluster)
+    assert not _rotten(one.cluster, 1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_calm_outlasts_the_timeout_of_a_marker_that_was_lost_before_it(seed: int) -> None:
+    """Seed 3087366: the marker was sent again at the last moment of calm, and followers were still fetching."""
+    with_transactions = Settings.swarm(seed, transactions=True)
+    assert with_transactions.calm > MARKER_TIMEOUT + Settings().storm / 3
