@@ -28,7 +28,7 @@ CLIENT: dict[str, Any] = {
 
 
 class BadSearchError(ReplicationError):
-    """What was asked for cannot be looked up."""
+    """A search that cannot be carried out."""
 
 
 @attrs.frozen(kw_only=True)
@@ -62,7 +62,7 @@ class Found:
 
 
 class Reader(Protocol):
-    """What is used of `insync.replication.asyncio.Consumer`."""
+    """The methods of `insync.replication.asyncio.Consumer` that are used here."""
 
     async def assign(self, partitions: Iterable[tuple[str, int]]) -> None: ...
 
@@ -164,7 +164,7 @@ class _Scan:
                 self.stopped = f"{MOST_SCANNED:,} records were looked through"
 
     def moved(self, each: PartitionId, position: int | None) -> None:
-        """What was deleted, aborted or compacted away is passed without a record."""
+        """The position passes records that were deleted, aborted or compacted away."""
         if each in self._left:
             self.position[each] = self._left[each]
         elif position is not None:

@@ -1,4 +1,4 @@
-"""What nodes have told of the cluster's changes: each once, in words, and as a timeline of each ISR."""
+"""The cluster's changes, as reported by its nodes: each once, in words, and as a timeline of each ISR."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ class Span:
 def timeline(changes: Iterable[Change], now: PartitionInfo, start: float, end: float) -> list[Span]:
     """The state of each replica of one partition between two times, from its changes, oldest first.
 
-    What is known of the time before the first change is what that says of it.
+    The first change is the only source for the time before it.
     """
     spans: list[Span] = []
     ordered = list(changes)

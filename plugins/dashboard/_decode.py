@@ -1,4 +1,4 @@
-"""Bytes of a record as text that a person can read. What they are is a guess, and nothing of them is ever run."""
+"""Bytes of a record as text that a person can read. Their format is a guess, and nothing of them is ever run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong, in words: the cause, what follows from it, and what to do. From the same facts as `insync status`
+"""Problems, in words: the cause, its consequence, and the remedy. From the same facts as `insync status`
 and `insync health`. Partitions that one cause brings into trouble are one finding."""
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _hanging(each: HangingTransaction) -> Finding:
 
 
 def _checks(look: Look) -> Iterator[Finding]:
-    """Of nodes that answer. What other findings say better of a partition or the cluster is left to them."""
+    """Of nodes that answer. Checks of a partition or the cluster are left to other findings."""
     for health in look.health.values():
         for check in health.checks:
             if check.ok or check.name not in _CHECKS:

@@ -1,4 +1,4 @@
-"""Who may see the dashboard: by which names it may be called, which pages may talk to it, who has logged in.
+"""Access to the dashboard: by which names it may be called, which pages may talk to it, who has logged in.
 
 A browser sends requests for any page that it shows. So a request that names another host (DNS rebinding), or that
 another site's page has made (a form, a script, a WebSocket), is refused before anything of it is read.
@@ -161,7 +161,7 @@ class Guard:
 
 
 def _token(headers: Mapping[str, str]) -> str:
-    """What a browser shows; empty if it shows none."""
+    """The token in a browser's cookie; empty if it shows none."""
     try:
         cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:

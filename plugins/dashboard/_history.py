@@ -52,7 +52,7 @@ class Series:
 
 @attrs.define(eq=False)
 class History:
-    """What the dashboard has seen: of nodes, of topics, and of followers that were behind."""
+    """Readings of one dashboard: of nodes, of topics, and of followers that were behind."""
 
     nodes: dict[int, dict[str, Series]] = attrs.Factory(dict)
     """By node, then by rate."""
@@ -78,7 +78,7 @@ class History:
         self._last = look
 
     def add_groups(self, at: float, groups: Iterable[GroupDescription]) -> None:
-        """What is committed in groups, and what is not; those that are not named are forgotten."""
+        """The lag of groups and of their partitions; groups that are not named are forgotten."""
         there = {each.group: each for each in groups}
         for name, group in there.items():
             self.groups.setdefault(name, Series()).add(at, group.lag)

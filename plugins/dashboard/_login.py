@@ -1,4 +1,4 @@
-"""Who logs in: the users of the cluster, by name and password, or those who know the one password of a file."""
+"""Logins: of the cluster's users, by name and password, or of those who know the one password of a file."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def _user(admin: Admin, name: str) -> UserInfo | None:
 
 
 class Door(Protocol):
-    """What the guard asks. names: whether one has a name, or a password alone."""
+    """The guard asks it. names: whether a login has a name, or a password alone."""
 
     names: bool
 

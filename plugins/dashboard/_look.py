@@ -19,7 +19,7 @@ At = tuple[str, int]
 
 
 class Told(Protocol):
-    """What is used of `insync.replication.asyncio.Admin` to look at a cluster."""
+    """The methods of `insync.replication.asyncio.Admin` that a look at a cluster uses."""
 
     async def describe_cluster(self) -> ClusterInfo: ...
 
@@ -86,7 +86,7 @@ class Look:
         )
 
     def partition(self, at: At) -> PartitionInfo | None:
-        """What the cluster says of one partition; None if there is no such."""
+        """One partition as the cluster describes it; None if there is no such."""
         topic = self.topics.get(at[0])
         return next((each for each in topic.partitions if each.partition == at[1]), None) if topic else None
 

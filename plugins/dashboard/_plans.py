@@ -23,7 +23,7 @@ SHOWN = 50
 
 
 class BadPlanError(ReplicationError):
-    """What was asked for cannot be done as it was given."""
+    """A change that cannot be made as it was asked for."""
 
 
 @attrs.frozen(kw_only=True)

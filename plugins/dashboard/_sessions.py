@@ -1,4 +1,4 @@
-"""Who is logged in, for how long, and how fast one can try: sessions by the token in a browser's cookie."""
+"""Sessions by the token in a browser's cookie: who is logged in, for how long, and how fast one can try."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Session:
     over: asyncio.Event = attrs.Factory(asyncio.Event)
 
     def kept_open(self, receive: Receive, send: Send) -> tuple[Receive, Send]:
-        """A WebSocket that is closed when the session ends. What the application sends after that goes nowhere."""
+        """A WebSocket that is closed when the session ends. Later messages of the application go nowhere."""
         coming: asyncio.Future[MutableMapping[str, Any]] | None = None
         closed = False
 

@@ -1,4 +1,4 @@
-"""What is known of the transactions of a cluster, and how it is asked for."""
+"""The transactions of a cluster, as last seen, and the requests that find them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Transactions:
     hanging_error: str = ""
 
     async def look(self, admin: Admin) -> None:
-        """Which there are. What a client raises is told by `error`."""
+        """List the transactions. `error` tells a failure of the client."""
         try:
             listed = await admin.list_transactions()
             under_way = [each.transactional_id for each in listed if each.status in OPEN]
@@ -53,7 +53,7 @@ class Transactions:
         self.open = sorted(found, key=lambda each: (each.start_ms, each.transactional_id))
 
     async def search(self, admin: Admin, longer_than_ms: int, clock: Callable[[], float] = time.time) -> None:
-        """Which hang: every partition's leader is asked for its producers."""
+        """Find transactions that hang: every partition's leader is asked for its producers."""
         try:
             self.hanging = await admin.find_hanging_transactions(longer_than_ms=longer_than_ms)
         except (ClientError, TransportError) as failure:

@@ -32,7 +32,7 @@ MOST_GROUPS = 100
 SHARE = 0.2
 """A look may take this part of the time: of 10,000 partitions one takes a second, so there is one each five."""
 ANSWER_MS, MOST_ANSWER_MS = 3_000, 30_000
-"""What a node is given to answer in a look: at first, and at most, where the last look took long."""
+"""Milliseconds that a node has to answer in a look: at first, and at most, where the last look took long."""
 MOST_PAUSE = 30.0
 SLOW = 5.0
 """Seconds that a look may take before the pages say so."""
@@ -41,7 +41,7 @@ LATE = 0.5
 
 
 class Watcher:
-    """What is known of one cluster. `run` keeps it new until it is cancelled; everything else only reads."""
+    """The knowledge of one cluster. `run` keeps it new until it is cancelled; everything else only reads."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Watcher:
         self.admin: Admin | None = None
 
     async def run(self) -> None:
-        """Look again and again. Whatever fails is told on the pages, and tried again."""
+        """Look again and again. A request that fails is told on the pages, and tried again."""
         while True:
             try:
                 async with AsyncExitStack() as stack:
@@ -135,7 +135,7 @@ class Watcher:
     async def fresh(self, admin: Told) -> Look:
         """A look that was begun after this was asked for. Raises what the client raises.
 
-        What is shown may be some seconds old; what is planned has to rest on what holds now.
+        Pages may show a state of some seconds ago; a plan has to rest on the present one.
         """
         asked = time.monotonic()
         async with self._looking:

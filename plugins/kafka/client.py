@@ -25,7 +25,7 @@ NOT_ALLOWED = (
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """What a listener's URL says beside the address."""
+    """Settings in a listener's URL, beside the address."""
 
     auto_create_topics: bool = True
     num_partitions: int = 1
@@ -85,4 +85,4 @@ class Client(Caller):
 
 
 def _nobody(reason: str) -> None:
-    """Whose connection has ended."""
+    """`abort` and `close` of a client whose connection has ended."""

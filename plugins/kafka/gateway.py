@@ -41,7 +41,7 @@ _SASL = "sasl"
 _OPTIONS = (NAME, "contact", _SASL, "auto_create_topics", "num_partitions", "default_replication_factor")
 _MOST = 10_000
 STRANGERS_MAY = frozenset({Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
-"""What a client may ask before it has proved who it is."""
+"""APIs that a client may call before it has proved who it is."""
 
 
 class KafkaGateway(Gateway):

@@ -106,7 +106,7 @@ class Links:
             nursery.start_soon(self._serve, make, stream, departures)
 
     def _spare(self) -> None:
-        """Who says nothing must not keep others out: clients that have something to say connect again."""
+        """A silent client must not keep others out: clients that have something to say connect again."""
         now = trio.current_time()
         silent = [link for link in self.open if link.silent(now) >= SPARE]
         silent.sort(key=lambda link: link.silent(now), reverse=True)
@@ -260,7 +260,7 @@ class Link:
     # Reading
 
     async def _read(self) -> None:
-        """Until the client has ended. Who interrupts a receive has the loop look at what has changed."""
+        """Until the client has ended. The interrupt of a receive has the loop look at what has changed."""
         while True:
             # A scope costs as much as reading a small request does: there is a new one only if it was used.
             self._is_interrupted = False
@@ -503,7 +503,7 @@ class Link:
         self.flush()
 
     def _let_in(self) -> None:
-        """What the client may send next: that depends on how far its login has come."""
+        """The progress of the login decides what the client may send next."""
         state = self.client.login
         self._machine.next_is_token = state.expects_bare_token
         if state.is_over:

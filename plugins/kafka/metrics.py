@@ -1,4 +1,4 @@
-"""What a listener counts: requests by API and error, their times and bytes, connections, logins."""
+"""A listener's counts: requests by API and error, their times and bytes, connections, logins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all pages have in common: navigation, a line on the cluster as a whole, and how they are kept new."""
+"""The frame of all pages: navigation, a line on the cluster as a whole, and how they are kept new."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ setInterval(async () => {{
   try {{ if ((await fetch("{SESSION}", {{cache: "no-store"}})).status === 401) location.reload(); }} catch {{}}
 }}, 1000);
 </script>"""
-"""What has been shown goes with the session: the login takes its place."""
+"""The page's content goes with the session: the login takes its place."""
 _LOG_OUT = Markup('<form method="post" action="/logout"><button class="plain">Log out{}</button></form>')
 
 
@@ -48,7 +48,7 @@ class ChangesNotAllowedError(ReplicationError):
 
 @attrs.frozen(kw_only=True)
 class Site:
-    """What the pages are made of. allow_changes: whether the cluster may be changed from here."""
+    """The source of the pages. allow_changes: whether the cluster may be changed from here."""
 
     watcher: Watcher
     allow_changes: bool = False
@@ -70,7 +70,7 @@ class Site:
 
 
 def login() -> Login | None:
-    """Who looks at the page that is being built; None where nobody has to log in."""
+    """The login of the page that is being built; None where nobody has to log in."""
     request = ui.context.client.request
     found: Login | None = request.scope.get(LOGIN) if request is not None else None
     return found
@@ -139,7 +139,7 @@ def topic_select(site: Site, value: str = "") -> ui.select:
 
 
 def follow(site: Site, select: ui.select, options: Callable[[], list[Any] | dict[Any, str]]) -> None:
-    """Keep a list as long as what the cluster has. What was chosen stays chosen while it is there."""
+    """Keep a list as long as what the cluster has. A choice stays chosen while it is there."""
     version = -1
 
     def refresh() -> None:

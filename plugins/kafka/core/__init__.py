@@ -1,1 +1,1 @@
-"""What a gateway decides without trio or sockets: connections, fetch sessions, metadata, settings."""
+"""Decisions of a gateway, without trio or sockets: connections, fetch sessions, metadata, settings."""

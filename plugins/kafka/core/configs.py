@@ -191,7 +191,7 @@ def _value(name: str, field: str, text: str) -> Value:
 
 
 def in_kafkas_names(text: str) -> str:
-    """What the controller says of settings, with the names that Kafka's clients know."""
+    """The controller's text about settings, with the names that Kafka's clients know."""
     return _QUOTED_OR_NAME.sub(lambda found: _KAFKAS_NAMES.get(found[0], found[0]), text)
 
 

@@ -177,7 +177,7 @@ class Connection:
         return self._view[self._end :]
 
     def received(self, count: int) -> None:
-        """So many bytes were put into the buffer."""
+        """`count` bytes were put into the buffer."""
         if self._large is not None:
             self._large_rest = self._large_rest[count:]
             return
@@ -217,7 +217,7 @@ class Connection:
             self._resize(size)
 
     def _resize(self, size: int) -> None:
-        """What is here stands at the beginning then."""
+        """The bytes that are here move to the beginning."""
         rest = bytes(self._view[self._start : self._end]) if self._end > self._start else b""
         if size != len(self._buffer):
             self._buffer = bytearray(size)
@@ -352,7 +352,7 @@ class Connection:
             request.answer = (head,) if is_one else (head, *parts[1:])
 
     def take_answers(self) -> list[Any]:
-        """What can be sent by now: frames, whole and in order."""
+        """The frames that can be sent by now, whole and in order."""
         sent: list[Any] = []
         slots = self._slots
         while slots and slots[0].answer is not None:

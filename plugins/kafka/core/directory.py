@@ -36,7 +36,7 @@ class Broker(NamedTuple):
 
 
 class Directory:
-    """What the view of the cluster says to clients of the listeners named `name`. Looked up, never stored longer
+    """The cluster, as the view tells clients of the listeners named `name`. Looked up, never stored longer
     than the view that it is made from.
     """
 
@@ -93,7 +93,7 @@ class Directory:
         return self._by_id.get(topic_id)
 
     def controller(self, view: ClusterView, here: int) -> int:
-        """Who is named as the controller: a node without this listener cannot be, and every node forwards."""
+        """The node named as the controller: one without this listener cannot be, and every node forwards."""
         brokers = self.brokers(view)
         if view.controller is not None and view.controller.node_id in brokers:
             return view.controller.node_id
@@ -106,7 +106,7 @@ def is_legal(name: str) -> bool:
 
 
 def error_of_absent(name: str, missing: int = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) -> int:
-    """What is answered for a topic that is not there: `missing`, if one could have the name."""
+    """The error for a topic that is not there: `missing`, if one could have the name."""
     return missing if is_legal(name) else ErrorCode.INVALID_TOPIC
 
 

@@ -28,7 +28,7 @@ class EncodedTopics:
     def of(
         self, view: ClusterView, version: int, doubted: frozenset[int] = frozenset()
     ) -> dict[str, Encoded]:
-        """What is known at this view and was encoded for this version; what is added counts until it changes.
+        """The view's topics, as encoded for this version; an added topic counts until it changes.
 
         doubted: the nodes that are told as leaders of nothing.
         """
@@ -44,7 +44,7 @@ class EncodedTopics:
         return found
 
     def _forget(self, view: ClusterView) -> None:
-        """Whatever may differ from the view before. Which nodes there are is told with every partition."""
+        """Forget topics that may differ from the view before. The set of nodes is told with every partition."""
         before, self._view = self._view, view
         if view.nodes is not before.nodes:
             self._known.clear()

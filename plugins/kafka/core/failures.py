@@ -1,4 +1,4 @@
-"""Which error an answer tells, wherever in it that stands."""
+"""The error that an answer tells, wherever in it that stands."""
 
 from __future__ import annotations
 

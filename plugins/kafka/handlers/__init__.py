@@ -1,4 +1,4 @@
-"""What each API does: Kafka's messages to the node's and back, one module for each family."""
+"""The handlers of each API: Kafka's messages to the node's and back, one module for each family."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MODULES = (
     users,
 )
 OFFERS: dict[int, Offer] = {offer.api: offer for module in _MODULES for offer in module.OFFERS}
-"""What is served beside ApiVersions, Produce and Fetch, which have modules of their own."""
+"""All APIs but ApiVersions, Produce and Fetch, which have modules of their own."""
 OFFERED = Offers(OFFERS)
 
 __all__ = ["OFFERED", "OFFERS", "Exchange", "Handler", "Offer"]

@@ -1,4 +1,4 @@
-"""What an answer tells more than once, because the request names it more than once."""
+"""Parts that an answer tells more than once, because the request names them more than once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Again:
         parts: Mapping[Thing, int],
         refuse: Callable[[Thing], Struct],
     ) -> list[Struct]:
-        """What an answer tells of each thing, in the order of a request, which may name one more than once."""
+        """The answer's part for each thing, in the order of a request, which may name one more than once."""
         answered = []
         for each in named:
             if self.may_tell(each):

@@ -1,4 +1,4 @@
-"""What there is: metadata, brokers, partitions; and topics that are made because somebody asks for them."""
+"""Descriptions: metadata, brokers, partitions; and topics that are made because somebody asks for them."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _encoded(client: Client, found: Sequence[str | Struct], version: int) -> Enc
 
 
 async def _find(names: Sequence[str | None], ids: Sequence[bytes], client: Client) -> ErrorCode:
-    """What the view does not show may have been made a moment ago, at another node; what is said of it if not."""
+    """A topic that the view lacks may have been made a moment ago, at another node; the error for it if not."""
     view, directory = client.view, client.directory
     missing = any(
         name not in view.topics if name is not None else directory.name_of(view, topic_id) is None

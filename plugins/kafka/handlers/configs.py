@@ -133,7 +133,7 @@ def _without_settings(kind: int) -> str:
 
 
 def _of_node(client: Client) -> list[configs.Setting]:
-    """What a gateway's clients meet; a node's own settings are no concern of theirs."""
+    """The settings that a gateway's clients meet; a node's own are no concern of theirs."""
     options, quotas = client.options, client.view.quotas
     limits: dict[str, int] = {}
     for owner in ("", str(client.service.node_id)):
@@ -214,7 +214,7 @@ async def alter_configs(client: Client, request: Struct, version: int) -> Struct
 
 
 def _problem(wanted: Struct, counts: Mapping[tuple[int, str], int], nulls: Sequence[str]) -> str:
-    """What is wrong with a request about one resource, whatever there is of that name; empty: nothing.
+    """The mistake in a request about one resource, whatever there is of that name; empty: there is none.
 
     counts: how often each resource is named. nulls: settings that are to have a value, and have null.
     """
@@ -272,7 +272,7 @@ async def incremental_alter_configs(client: Client, request: Struct, version: in
 async def _throttle(
     client: Client, told: Struct, wanted: Struct, until: float, *, validate_only: bool
 ) -> None:
-    """What reassignments may take of a node, or of all nodes if it has no name (KIP-73)."""
+    """Set the throttles of reassignments at a node, or at all nodes if it has no name (KIP-73)."""
     if not client.may(Operation.ADMIN):
         told.error_code, told.error_message = KafkaError.CLUSTER_AUTHORIZATION_FAILED, NOT_ALLOWED
         return
@@ -383,7 +383,7 @@ def _policies() -> frozenset[str]:
 
 
 async def list_resources(client: Client, request: Struct, version: int) -> Struct:
-    """What has settings (KIP-1142): topics and nodes. There are no loggers, client metrics and groups with any."""
+    """Topics and nodes have settings (KIP-1142). There are no loggers, client metrics and groups with any."""
     answer: Struct = _Resources()
     wanted = set(request.resource_types) if version else {_CLIENT_METRICS}
     if not client.may(Operation.ADMIN):

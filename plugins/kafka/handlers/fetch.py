@@ -227,7 +227,7 @@ class _Asked:
     def _ends(self, quiet: Sequence[m.FetchPartition]) -> dict[Key, tuple[int, int, int]]:
         """Of each: where it ends, for readers of all and of committed records, and where it begins; -1: unknown.
 
-        Who reads all is not told of committed records.
+        A reader of all is not told the end of committed records.
         """
         latest = self._offsets(quiet, m.LATEST_TIMESTAMP, m.READ_UNCOMMITTED)
         earliest = self._offsets(quiet, m.EARLIEST_TIMESTAMP, m.READ_UNCOMMITTED)

@@ -1,4 +1,4 @@
-"""What groups have committed."""
+"""The committed offsets of groups."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _KEYS_SINCE = 4
 
 
 class _Rights(NamedTuple):
-    """Who has none of the operations gets the error."""
+    """A client with none of the operations gets the error."""
 
     any_of: tuple[Operation, ...]
     refused: KafkaError
@@ -41,7 +41,7 @@ _RIGHTS = {
         (Operation.PRODUCE, Operation.ADMIN), KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     ),
 }
-"""Who may look for a coordinator, by the type of the key. Some clients tell of a missing right only if they get the
+"""Rights to find a coordinator, by the type of the key. Some clients tell of a missing right only if they get the
 error here: kafka-python describes a group that it may not see as one without a state.
 """
 
@@ -139,7 +139,7 @@ async def join_group(client: Client, request: Struct, version: int) -> Struct:
 
 
 async def sync_group(client: Client, request: Struct, version: int) -> Struct:
-    """What the leader has assigned; from the leader itself the assignments."""
+    """The leader's assignment for a member; from the leader itself all assignments."""
     found = await ask(
         client,
         gm.SyncGroupRequest(

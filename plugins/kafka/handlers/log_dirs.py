@@ -1,4 +1,4 @@
-"""What lies in the log directories of the node that is asked (KIP-113)."""
+"""The contents of the log directories of the node that is asked (KIP-113)."""
 
 from __future__ import annotations
 

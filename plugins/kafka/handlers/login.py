@@ -1,4 +1,4 @@
-"""Who a client is: SaslHandshake and SaslAuthenticate, and the bare tokens of older clients (KIP-43, KIP-152)."""
+"""Logins of clients: SaslHandshake and SaslAuthenticate, and the bare tokens of older clients (KIP-43, KIP-152)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def authenticate(client: Client, request: Struct, version: int) -> Struct:
 
 
 async def take(client: Client, token: bytes) -> bytes:
-    """What a token is answered.
+    """The answer to a token.
 
     Raises:
       LoginError: It proves nothing; the connection ends when this is told.

@@ -104,7 +104,7 @@ def _producers(
 
 
 async def describe_transactions(client: Client, request: Struct, version: int) -> Struct:
-    """What coordinators have of transactional ids; each by itself, since others may be at other nodes.
+    """Transactional ids as coordinators know them; each by itself, since others may be at other nodes.
 
     An id that is named often is asked about once.
     """

@@ -18,7 +18,7 @@ _Request, _Response = message("ApiVersionsRequest"), message("ApiVersionsRespons
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _NAMED_SINCE, _FROM_ZERO_SINCE, _CLUSTER_SINCE = 3, 4, 5
 FEATURES = {"group.version": (0, 1), "transaction.version": (0, 2)}
-"""What the cluster does that clients ask for by name, from which level to which (KIP-848, KIP-890, KIP-1022)."""
+"""The cluster's features that clients ask for by name, from which level to which (KIP-848, KIP-890, KIP-1022)."""
 
 
 class Offers:

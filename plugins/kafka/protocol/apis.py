@@ -1,4 +1,4 @@
-"""Which APIs there are, by number; and Kafka's error numbers, as far as answers of a gateway have them."""
+"""Kafka's APIs, by number; and its error numbers, as far as answers of a gateway have them."""
 
 from __future__ import annotations
 

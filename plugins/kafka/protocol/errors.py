@@ -1,4 +1,4 @@
-"""What a message can be refused for."""
+"""Reasons to refuse a message."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Struct:
     KIND: ClassVar[type[Struct]]
     """The class as such, which `ABSENT` has in common with the others of it."""
     ABSENT: ClassVar[Struct]
-    """What stands for a part that is not there: all defaults, and the same one in every message, so that it refuses
+    """The value for a part that is not there: all defaults, and the same one in every message, so that it refuses
     to be changed. Parts that can have lists have none.
     """
     TABLE: ClassVar[tables.Table]

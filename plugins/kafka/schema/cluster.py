@@ -1,4 +1,4 @@
-"""What a cluster says of itself: fields, versions, defaults."""
+"""The cluster, its nodes and their log directories: fields, versions, defaults."""
 
 from __future__ import annotations
 
