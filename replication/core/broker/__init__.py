@@ -1,1 +1,1 @@
-"""What a node decides: the machine that `node` drives with trio and `simulation` with models."""
+"""The decisions of a node: the machine that `node` drives with trio and `simulation` with models."""

@@ -1,4 +1,4 @@
-"""What a broker asks of its driver. The driver carries effects out in the order in which they stand.
+"""A broker's instructions to its driver. The driver carries effects out in the order in which they stand.
 
 Those of replicas are in `partition.effects`; the outcome of each on a log is reported by `events.Report`.
 
@@ -204,7 +204,7 @@ class Fail(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """Whoever asks may not ask this."""
+    """Refuse a request that its sender may not make."""
 
     request: Hashable
     detail: str
@@ -258,7 +258,7 @@ class CloseConnection(NamedTuple):
 
 
 class AskOutside(NamedTuple):
-    """What a coordinator wants of the metadata store; answered by `events.OutsideAnswered`, if at all."""
+    """A coordinator's request to the metadata store; answered by `events.OutsideAnswered`, if at all."""
 
     partition: PartitionId
     leader_epoch: int
@@ -294,7 +294,7 @@ class ShardLoaded(NamedTuple):
 class ShardUnreadable(NamedTuple):
     """Reads of the log of an internal partition that this node leads failed repeatedly.
 
-    Whatever it keeps is served by nobody until another node leads it.
+    Nobody serves the state in that log until another node leads the partition.
     """
 
     partition: PartitionId
@@ -318,7 +318,7 @@ class GroupNoted(NamedTuple):
 
 
 class CreateInternalTopic(NamedTuple):
-    """Have the controller make an internal topic. That it is there, the view will show."""
+    """Have the controller make an internal topic. The view shows it once it is there."""
 
     name: str
 

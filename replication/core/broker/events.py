@@ -1,4 +1,4 @@
-"""What a broker is told. Events are handled one after the other, each with one reading of the driver's clock."""
+"""The reports to a broker. Events are handled one after the other, each with one reading of the driver's clock."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class LogDeleted(NamedTuple):
 
 
 class LogChecked(NamedTuple):
-    """What `effects.CheckLog` asked for is done. `damage`: what is wrong, for the operator; None if nothing is, or
+    """The check of an `effects.CheckLog` is done. `damage`: what is wrong, for the operator; None if nothing is, or
     nothing is there (any more).
     """
 
@@ -63,13 +63,13 @@ class ViewRead(NamedTuple):
 
 
 class KeysRead(NamedTuple):
-    """What `effects.ReadKeys` asked for, by key; None if the store could not be read."""
+    """The values that `effects.ReadKeys` asked for, by key; None if the store could not be read."""
 
     seen: Mapping[str, Seen] | None
 
 
 class IsrsWritten(NamedTuple):
-    """What became of `effects.WriteIsrs`."""
+    """The outcome of `effects.WriteIsrs`."""
 
     outcome: Outcome
 
@@ -125,7 +125,7 @@ class AskFailed:
 
 
 class Peer(Protocol):
-    """Who is at the other end of a connection, as it has proved. `node_id`: negative for clients."""
+    """The identity that the other end of a connection has proved. `node_id`: negative for clients."""
 
     @property
     def node_id(self) -> int: ...
@@ -180,7 +180,7 @@ class AskLogs(NamedTuple):
 
 
 class Cancelled(NamedTuple):
-    """Whoever sent a request does not wait for its answer any more."""
+    """The sender of a request does not wait for its answer any more."""
 
     request: Hashable
 
@@ -199,7 +199,7 @@ class CoordinationArrived(NamedTuple):
 
 
 class OutsideAnswered(NamedTuple):
-    """What came of an `effects.AskOutside`."""
+    """The answer to an `effects.AskOutside`."""
 
     partition: PartitionId
     leader_epoch: int
@@ -207,7 +207,7 @@ class OutsideAnswered(NamedTuple):
 
 
 class ShardRead(NamedTuple):
-    """What an `effects.ReadShard` found, in order; `entries` None: nothing that can be read.
+    """The entries that an `effects.ReadShard` found, in order; `entries` None: nothing that can be read.
 
     `next_offset`: where to read on; above the start even if compaction has left nothing there.
     """
@@ -219,7 +219,7 @@ class ShardRead(NamedTuple):
 
 
 class Warmed(NamedTuple):
-    """What `effects.Warm` asked for is done, or has failed: the log says so when it is read."""
+    """The read that `effects.Warm` asked for is done, or has failed: the log says so when it is read."""
 
     partition: PartitionId
     offset: int

@@ -1,4 +1,4 @@
-"""What a broker reads by itself: logs, by a synchronous port, as raft's `Storage` is.
+"""The reads that a broker makes by itself: of logs, by a synchronous port, as raft's `Storage` is.
 
 Everything else is an event or an effect. Bytes never pass through the broker: a log answers with references.
 """

@@ -85,9 +85,9 @@ class ClassicMembership(Membership):
         """The topics that all members read, if it came back to lead and did not share out."""
         self._assignments: list[gm.MemberAssignment] | None = None
         self._told: frozenset[Partition] = frozenset()
-        """What it is to hold, by name."""
+        """The partitions that it is to hold, by name."""
         self._meant: dict[str, str] = {}
-        """Which topics that means, by name: those that had the names when they were first looked at."""
+        """The ids of their topics, by name: of those that had the names when they were first looked at."""
 
     # Topics
 

@@ -70,7 +70,7 @@ class CommitQueue:
         return self.waiting[0]
 
     def judge(self, reply: CommitGroupOffsetsResponse, epoch: int) -> Outcome:
-        """What an answer to the first commit means, for a member that is at `epoch` by now."""
+        """The outcome that an answer to the first commit means, for a member that is at `epoch` by now."""
         errors = [reply.error] if reply.error else [each.error for each in reply.partitions if each.error]
         if not errors:
             return Outcome(ErrorCode.NONE)

@@ -39,7 +39,7 @@ class Held:
 
 
 class HeldPartitions:
-    """Which partitions are in which stage. `lost` ones are held no more; their callback is still to come."""
+    """The partitions and their stages. `lost` ones are held no more; their callback is still to come."""
 
     def __init__(self) -> None:
         self._held: dict[TopicPartition, Held] = {}
@@ -48,7 +48,7 @@ class HeldPartitions:
 
     @property
     def all(self) -> set[TopicPartition]:
-        """What the coordinator must not give to others."""
+        """The partitions that the coordinator must not give to others."""
         return set(self._held)
 
     def _in(self, stage: Stage) -> set[TopicPartition]:
@@ -131,7 +131,7 @@ class HeldPartitions:
         return told
 
     def hand_out(self, handed: Mapping[TopicPartition, int]) -> None:
-        """What the caller was given, of partitions that it may still be given."""
+        """Note how far the caller was given records, of partitions that it may still be given."""
         for partition, offset in handed.items():
             held = self._held.get(partition)
             if held is not None and held.is_told:
@@ -149,7 +149,7 @@ class HeldPartitions:
                 self._held[partition].consumed = offset
 
     def uncommitted(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        """What has been consumed and not committed."""
+        """The offsets that have been consumed and not committed."""
         found = {}
         for partition in self._held if partitions is None else partitions:
             held = self._held[partition]
@@ -163,12 +163,12 @@ class HeldPartitions:
                 self._held[partition].committed = offset
 
     def committed_of(self, partition: TopicPartition) -> int | None:
-        """What is committed, as far as this process knows."""
+        """The committed offset, as far as this process knows."""
         held = self._held.get(partition)
         return None if held is None else held.committed
 
     def start_of(self, partition: TopicPartition) -> int | None:
-        """What was committed when it was given; None: nothing."""
+        """The committed offset when the partition was given; None: nothing was committed."""
         held = self._held.get(partition)
         return None if held is None else held.start
 

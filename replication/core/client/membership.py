@@ -1,6 +1,6 @@
 """A consumer's membership in a group, as its client lives it: the consumer protocol (KIP-848) without I/O.
 
-What is guaranteed: records of a partition are handed out only from the end of its `assigned` callback to the begin
+The guarantee: records of a partition are handed out only from the end of its `assigned` callback to the begin
 of `revoked` or `lost`, and never when the coordinator may have given the partition to somebody else.
 """
 
@@ -187,7 +187,7 @@ class Membership:
 
     @property
     def _may_beat(self) -> bool:
-        """Whoever is fenced says nothing until its caller knows: it may still work on what it has lost."""
+        """A fenced member says nothing until its caller knows: it may still work on what it has lost."""
         wanted = self._wanted and bool(self.topics)
         return wanted and not self.held.lost and self._leaving is None and self._closing is None
 

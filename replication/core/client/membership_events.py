@@ -1,4 +1,4 @@
-"""What a consumer's membership in a group is told, and what it asks of its client."""
+"""The events of a consumer's membership in a group, and its requests to its client."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class Serve:
 
 @attrs.frozen(kw_only=True, slots=True)
 class CommitDone:
-    """What became of a commit; `error` 0: it is through. `unknown`: it may have been carried out."""
+    """The outcome of a commit; `error` 0: it is through. `unknown`: it may have been carried out."""
 
     commit_id: int
     error: int

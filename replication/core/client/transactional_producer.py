@@ -30,7 +30,7 @@ class Phase(enum.Enum):
 
 
 class Ended(enum.Enum):
-    """What the coordinator's answer to an end means."""
+    """The meanings of the coordinator's answer to an end."""
 
     DONE = enum.auto()
     TIMED_OUT = enum.auto()
@@ -80,7 +80,7 @@ class TransactionalProducer:
             self.phase = Phase.ABORTABLE
 
     def end(self, committed: bool) -> EndTransactionRequest | None:
-        """What to ask; None if there is nothing to end, and the producer is ready."""
+        """The request to send; None if there is nothing to end, and the producer is ready."""
         if committed:
             assert self.phase in (Phase.OPEN, Phase.COMMITTING)
             if not self.is_used:

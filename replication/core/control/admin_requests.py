@@ -1,4 +1,4 @@
-"""What clients ask of the controller: each request becomes the writes that grant it, or a refusal.
+"""Clients' requests to the controller: each request becomes the writes that grant it, or a refusal.
 
 Planning is pure and may be repeated: after a conflict, or when nobody knows whether the writes were done, the
 controller looks at the store again and plans anew, so a plan takes what is there already for granted.
@@ -87,7 +87,7 @@ class LogsNeeded:
 
 @attrs.frozen(kw_only=True)
 class Knowledge:
-    """What a plan is made from. `situation`: a partition that has no leader, with what is known of its logs.
+    """The inputs of a plan. `situation`: a partition that has no leader, with what is known of its logs.
 
     `may_ask`: replicas have not been asked for this request yet. `process`: see `transitions.above`.
     """
@@ -111,7 +111,7 @@ BROKEN = "internal error of the controller, please report it: "
 
 
 def plan(admin_request: AdminRequest, known: Knowledge) -> Planned:
-    """What grants a request; a response right away if there is nothing to write."""
+    """The plan that grants a request; a response right away if there is nothing to write."""
     try:
         planned = _plan(admin_request, known)
     except Exception as error:  # noqa: BLE001 - a client that found it would end one controller after the other

@@ -66,7 +66,7 @@ class ViewChanged:
 
 @attrs.frozen(kw_only=True)
 class CommitDone:
-    """What became of the outstanding `Commit`: `committed` at `revision`, or not (`key` conflicted), or unknown."""
+    """The outcome of the outstanding `Commit`: `committed` at `revision`, or not (`key` conflicted), or unknown."""
 
     outcome: str
     revision: int = 0
@@ -206,7 +206,7 @@ class Controller:
         self._unsettled: set[PartitionId] = set()
         """Partitions whose records need not be as they should be; of the others a look has shown that they are."""
         self._questions: dict[PartitionId, AskLogs] = {}
-        """What this step has found that replicas have to be asked."""
+        """The questions to replicas that this step has found necessary."""
         self._asking: AskReplicas | None = None
         self._asking_of: dict[PartitionId, Mapping[int, int]] = {}
         """The processes of the living replicas when it was asked, by node: of a later one it says nothing."""
@@ -255,7 +255,7 @@ class Controller:
         return done
 
     def _look_at(self, view: ClusterView) -> None:
-        """Take over a view. Who is alive may matter to every partition, what a topic says to those of the topic."""
+        """Take over a view. Living nodes may matter to every partition, a topic's record to those of the topic."""
         before, self._view = self._view, view
         changed = view.differs_from(before)
         if changed is None or view.nodes is not before.nodes or view.unreadable != before.unreadable:

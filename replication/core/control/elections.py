@@ -27,7 +27,7 @@ MOST_EPOCHS = 100
 
 @attrs.frozen(kw_only=True)
 class LogInfo:
-    """What a replica says of its log (KIP-966, GetReplicaLogInfo); true as long as its leader epoch lasts.
+    """A replica's report on its log (KIP-966, GetReplicaLogInfo); true as long as its leader epoch lasts.
 
     `leader_epoch` is the one that it has entered: in a leaderless one nothing is appended. `last_epoch` is that
     of the last batch, -1 in an empty log. `topic_id`: of which topic of that name; empty if unsaid. `epochs`: the

@@ -1,7 +1,7 @@
 """Topics in which the cluster keeps state of its own: made when they are needed, and changed by nobody else.
 
-A coordinator leads a partition of such a topic and takes its state from the records there. Whoever else wrote to
-it, or deleted it, would rewrite what others were told.
+A coordinator leads a partition of such a topic and takes its state from the records there. Anybody else who wrote
+to it, or deleted it, would rewrite what others were told.
 """
 
 from __future__ import annotations
@@ -98,5 +98,5 @@ def check_change(
 
 
 def refusal_of_produce(name: str) -> str:
-    """What a client is told that writes to an internal topic."""
+    """The error text for a client that writes to an internal topic."""
     return f"topic {name!r} is internal: only coordinators write to it; send records to another topic"

@@ -31,14 +31,14 @@ LIMITS: Mapping[str, tuple[str, ...]] = {
     CLIENT_ID: (PRODUCER, CONSUMER),
     NODE: (LEADER_THROTTLE, FOLLOWER_THROTTLE),
 }
-"""Which limits an entity of each type may have."""
+"""The limits that an entity of each type may have."""
 
 _MOST = 2**63 - 1
 _LONGEST_NAME = 249
 
 
 class Entity(NamedTuple):
-    """Whose limit it is; prints as `client_id etl`."""
+    """The holder of a limit; prints as `client_id etl`."""
 
     entity_type: str
     name: str
@@ -70,7 +70,7 @@ def limit_of(quotas: Quotas, user: str, client_id: str, rate: Rate) -> tuple[Ent
 
 
 def throttle_of(quotas: Quotas, node_id: int, rate: str) -> int | None:
-    """What reassignments may take of a node, by its own limit or by the default of nodes; None if neither says."""
+    """The throttle of a node's reassignments, by its own limit or by the default of nodes; None if neither says."""
     for name in (str(node_id), ""):
         record = quotas.get(Entity(NODE, name))
         if record is not None and rate in record.limits:

@@ -24,8 +24,8 @@ USERS_PREFIX = "/users/"
 PRODUCERS_PREFIX = "clients/producers/"
 OFFSETS_PREFIX = "clients/offsets/"
 PULSES_PREFIX = "folders/pulses/"
-"""What is kept for clients, and of folders, does not begin with a slash: nodes read all that does, whenever any
-of it changes."""
+"""The keys for clients, and for folders, do not begin with a slash: nodes read all that do, whenever any of them
+changes."""
 
 DAY_MS = 86_400_000
 
@@ -82,7 +82,7 @@ class ClusterRecord:
 
 @attrs.frozen(kw_only=True)
 class HolderRecord:
-    """What every ephemeral record says: which process it stands for."""
+    """The content of every ephemeral record: the process that it stands for."""
 
     node_id: int
     incarnation: int
@@ -104,8 +104,8 @@ class NodeRecord(HolderRecord):
     leaving: bool = False
     """Whether it is about to stop: where others can take over it is to lead nothing and be in no ISR (KIP-841)."""
     number: int = 0
-    """Which of its process's registrations this is: no two are equal, though the key's version begins at 1 again
-    when a node was taken out. What compares by value is never misled by an earlier one."""
+    """The number of this registration of its process: no two are equal, though the key's version begins at 1 again
+    when a node was taken out. A comparison by value is never misled by an earlier registration."""
 
 
 @attrs.frozen(kw_only=True)
@@ -221,7 +221,7 @@ class TopicConfig:
     max_compaction_lag_ms: int = 2**63 - 1
     delete_retention_ms: int = DAY_MS
     produce_batch_validation: str = "auto"
-    """What is looked at before a batch is taken: `relaxed` (header, CRC, and records that are not compressed),
+    """The checks before a batch is taken: `relaxed` (header, CRC, and records that are not compressed),
     `strict` (compressed ones as well), `auto` (`strict` if the topic is compacted).
     """
     durability: str = "replicated"
@@ -262,7 +262,7 @@ class TopicRecord:
     was_compacted: bool = False
     """Whether `cleanup_policy` has ever contained `compact`: its logs may have gaps, for good."""
     creation_id: str = ""
-    """Which request made it, in the words of who asked; another than `topic_id`, because a topic that was deleted
+    """The request that made it, in its sender's words; another than `topic_id`, because a topic that was deleted
     and is made by a late attempt must not be taken for the former one.
     """
 

@@ -1,4 +1,4 @@
-"""What becomes of a topic that exists: deleted, given more partitions (KIP-195), or set otherwise (KIP-339).
+"""The changes of a topic that exists: its deletion, more partitions (KIP-195), or other settings (KIP-339).
 
 Each change is one transaction, so a controller that takes over finds it done or not begun. Planning one that is
 done already plans nothing.
@@ -40,7 +40,7 @@ Change = tuple[str, object | None, int]
 def plan(
     request: ChangeTopicRequest, topic: TopicRecord | None, view: ClusterView, policies: Collection[str]
 ) -> list[Change]:
-    """What to write; nothing if all is as asked already.
+    """The changes to write; none if all is as asked already.
 
     Raises:
       TopicError: The topic does not exist, or the change is not allowed.

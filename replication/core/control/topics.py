@@ -1,4 +1,4 @@
-"""What a new topic may be called, how it may be set, and on which nodes its replicas are placed."""
+"""The names and settings that a new topic may have, and the nodes on which its replicas are placed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The only ways in which a partition record may change; leader and controller both compute with these.
 
-Each takes a record and gives the next one (or None where nothing changes). Whoever writes does so by one
+Each takes a record and gives the next one (or None where nothing changes). Every writer stores it by one
 compare-and-set, so the history of a record is a chain of these steps and nothing else.
 Rules: KIP-966 (eligible leader replicas), KIP-841 and KIP-903 (who may be in the ISR), KIP-704 (recovery after
 an unclean election), KIP-455 (reassignment).
@@ -66,7 +66,7 @@ def has_clean_leader(record: PartitionRecord, live: Collection[int]) -> bool:
 def set_min_insync(record: PartitionRecord, min_insync: int) -> PartitionRecord | None:
     """The topic's `min_insync_replicas` was changed; None if the partition has it already.
 
-    Who is eligible follows: with an ISR that is large enough now nobody else is (KIP-966).
+    The ELR follows: with an ISR that is large enough now nobody else is eligible (KIP-966).
     """
     if record.min_insync_replicas == min_insync:
         return None
@@ -80,8 +80,8 @@ def elect(
 
     Replicas that are not alive leave the ISR (they stay eligible while the ISR is under its minimum). A leader
     that is gone is followed by the first replica in assignment order that is alive and in the ISR; with an
-    empty ISR by the first eligible one; then by `unclean`, whom an election policy has chosen. That one begins an
-    epoch that nobody's log has, also of those who are away (`process`: see `above`).
+    empty ISR by the first eligible one; then by `unclean`, whom an election policy has chosen. Such a leader begins
+    an epoch that nobody's log has, also of those who are away (`process`: see `above`).
     """
     isr = [node for node in record.isr if node in live]
     leader = _clean_leader(record, live)
@@ -173,8 +173,8 @@ def finish_reassignment(record: PartitionRecord) -> PartitionRecord | None:
     """The end of a reassignment, once the ISR holds the target; None while it does not.
 
     Where nobody is added it is enough that the ISR is as large as it has to be afterwards: to wait for a dead one
-    that is to stay would keep a cancelled reassignment for ever. Who leaves takes its leader epoch along, so that
-    nothing that it acknowledged counts should it come back empty.
+    that is to stay would keep a cancelled reassignment for ever. A replica that leaves takes its leader epoch
+    along, so that nothing that it acknowledged counts should it come back empty.
     """
     if not record.reassigning:
         return None

@@ -15,7 +15,7 @@ from .records import UserRecord
 from .topics import TopicError
 
 OPERATIONS = ("produce", "consume", "admin")
-"""What `allow` of a user may name."""
+"""The operations that `allow` of a user may name."""
 LONGEST_NAME = 249
 """Bytes."""
 NEW, KNOWN = "new", "known"

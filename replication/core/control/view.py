@@ -55,12 +55,12 @@ class ClusterView:
     secret: str = attrs.field(default="", repr=False)
     """See `ClusterRecord`."""
     unreadable: frozenset[str] = frozenset()
-    """Keys whose values are no records. What they were before stands in this view, if it is known; nothing is made
-    of it, because nobody knows what has been meanwhile."""
+    """Keys whose values are no records. Their former records stand in this view, if they are known; nothing is made
+    of them, because nobody knows what has been meanwhile."""
     _for_all: dict[bool, Mapping[int, int] | None] = attrs.field(
         factory=dict, init=False, eq=False, repr=False
     )
-    """What `live_for` says of all partitions alike, made when first asked; None: it depends on the partition."""
+    """The `live_for` of all partitions alike, made when first asked; None: it depends on the partition."""
 
     def config_of(self, topic: str) -> TopicConfig:
         """The defaults for a topic that is not known (any more): its requests are refused elsewhere."""

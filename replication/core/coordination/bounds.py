@@ -1,4 +1,4 @@
-"""How large what a client says may be. Whatever is larger is refused before anything is made of it.
+"""How large what a client says may be. A larger value is refused before anything is made of it.
 
 Names end in keys and values of the log, whose lengths and numbers have 16, 32 and 64 bits; and each request is
 handled in one step, in which nobody else is served.

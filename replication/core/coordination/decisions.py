@@ -1,4 +1,4 @@
-"""What a state machine on a shard decides, and the interface between the two."""
+"""The decisions of a state machine on a shard, and the interface between the two."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Clock:
 
 
 class Proof(enum.Enum):
-    """What a reply needs besides the high watermark, because another node may lead by now."""
+    """The proof that a reply needs besides the high watermark, because another node may lead by now."""
 
     NONE = enum.auto()
     """A write that is committed proves itself."""
@@ -74,7 +74,7 @@ class StateMachine(Protocol):
     """A state that is the log's entries applied in order, and decisions on it.
 
     Entries are applied as they stand in the log, and in a load as a compaction has left them: the last one of each
-    key counts, in whatever order keys come. What is not replicated (timers, parked requests) begins at `activate`.
+    key counts, in whatever order keys come. Unreplicated state (timers, parked requests) begins at `activate`.
     """
 
     def apply(self, entry: Entry) -> None:
@@ -98,7 +98,7 @@ class StateMachine(Protocol):
         """
 
     def due(self, clock: Clock) -> Decision | None:
-        """What is to be decided without a request, None: nothing for now. Asked again until it is accepted."""
+        """The decision to take without a request, None: nothing for now. Asked again until it is accepted."""
 
     def tick(self, clock: Clock) -> None:
         """Timers whose time has come become due."""
@@ -118,8 +118,8 @@ class StateMachine(Protocol):
 
 
 class OutwardMachine(abc.ABC):
-    """A `StateMachine` that also has to do with others than its log. Whatever it has asked for is lost with the
-    leadership, and asked for again by the next one.
+    """A `StateMachine` that also has to do with others than its log. Its open requests are lost with the
+    leadership, and made again by the next one.
     """
 
     @abc.abstractmethod
@@ -128,4 +128,4 @@ class OutwardMachine(abc.ABC):
 
     @abc.abstractmethod
     def send(self, high_watermark: int, leader_epoch: int, clock: Clock) -> Sequence[object]:
-        """What is to be asked for now; called after each event of a loaded shard."""
+        """The requests to make now; called after each event of a loaded shard."""

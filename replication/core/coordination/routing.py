@@ -1,4 +1,4 @@
-"""Which partition of an internal topic keeps a group or a transactional id: Kafka's, so that its tools find it."""
+"""The partition of an internal topic that keeps a group or transactional id: Kafka's, so that its tools find it."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Shard:
         self._settings = settings if settings is not None else ShardSettings()
         self._view: object | None = None
         self._leader = self._leader_epoch = -1
-        """Whom to ask instead, as far as is known."""
+        """The node to ask instead, as far as is known."""
         self.skipped = 0
         """Records of the log that were not understood."""
         self._reset()
@@ -65,13 +65,13 @@ class Shard:
         self._next_read = 0
         self._replies = Replies(self._settings.isolation, self._settings.commit)
         self._writing: tuple[Decision, ...] = ()
-        """What the write under way consists of."""
+        """The decisions of the write under way."""
         self._gathered: list[Decision] = []
-        """What is to be written by one batch; nothing of it is applied."""
+        """The decisions to write by one batch; none of them is applied."""
         self.gathered = 0
         """Records of it, which wait for `Flush`."""
         self._behind: deque[Decision | ev.Ask] = deque()
-        """What comes after the write under way, one after the other."""
+        """The decisions and requests after the write under way, one after the other."""
         self._write_id = 0
         self._retry_at: float | None = None
         self._effects: list[fx.Effect] = []

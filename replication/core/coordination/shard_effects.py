@@ -1,4 +1,4 @@
-"""What a shard asks of its host, in this order."""
+"""A shard's instructions to its host, in this order."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Resign:
 
 @attrs.frozen(kw_only=True, slots=True)
 class Outward:
-    """What the state machine asks of others than its log. An answer comes by `Heard` of the same leader epoch."""
+    """A state machine's request to others than its log. An answer comes by `Heard` of the same leader epoch."""
 
     leader_epoch: int
     message: Any

@@ -1,4 +1,4 @@
-"""What a shard is told. Each event is handled in one step, with one reading of the host's clocks."""
+"""The reports to a shard. Each event is handled in one step, with one reading of the host's clocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import ErrorCode
 
 
 class ProducerId(NamedTuple):
-    """Who wrote a transactional batch."""
+    """The writer of a transactional batch."""
 
     producer_id: int
     producer_epoch: int
@@ -49,7 +49,7 @@ class ShardLed:
 
 @attrs.frozen(kw_only=True, slots=True)
 class LogRead:
-    """What a `ReadLog` of that epoch found, in offset order; `next_offset` is where to go on."""
+    """The entries that a `ReadLog` of that epoch found, in offset order; `next_offset` is where to go on."""
 
     leader_epoch: int
     entries: tuple[Entry | Marker, ...]
@@ -85,7 +85,7 @@ class Ask:
 
 @attrs.frozen(kw_only=True, slots=True)
 class Flush:
-    """What was gathered of `Ask`s with `more` is to be written now, as one batch."""
+    """The decisions that were gathered from `Ask`s with `more` are to be written now, as one batch."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -127,7 +127,7 @@ class MarkerWritten:
 
 @attrs.frozen(kw_only=True, slots=True)
 class Heard:
-    """What came of an `Outward` effect of that leader epoch, in the state machine's own words."""
+    """The answer to an `Outward` effect of that leader epoch, in the state machine's own words."""
 
     leader_epoch: int
     message: Any

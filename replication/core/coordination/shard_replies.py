@@ -76,7 +76,7 @@ class Replies:
         heapq.heappush(self._deadlines, (deadline, request_id))
 
     def wrote(self, group: str, end: int) -> None:
-        """What is accepted of a group now ends there."""
+        """The accepted writes to a group now end there."""
         self._written.pop(group, None)
         self._written[group] = end
         self.last_write = max(self.last_write, end)

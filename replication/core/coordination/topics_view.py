@@ -1,4 +1,4 @@
-"""What a coordinator knows of the cluster's topics."""
+"""The cluster's topics, as a coordinator knows them."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def group_kind(settings: GroupSettings, commit_timeout: float = ANSWER_WITHIN) -
 
 
 def topics_of(view: ClusterView) -> TopicsView:
-    """What a group may read."""
+    """The topics that a group may read."""
     return TopicsView({name: TopicInfo(each.topic_id, each.partitions) for name, each in view.topics.items()})
 
 
@@ -103,7 +103,7 @@ class Coordinating:
         self._context.emit(fx.CoordinatorReply(request, response))
 
     def counts(self) -> Counts:
-        """What this node coordinates now, as far as it is loaded."""
+        """The groups and members that this node coordinates now, as far as they are loaded."""
         groups: Counter[str] = Counter()
         members: Counter[str] = Counter()
         for partition in self._shards.led(GROUP_TOPIC):
@@ -115,7 +115,7 @@ class Coordinating:
         return Counts(groups, members)
 
     def offsets(self, most: int) -> tuple[list[tuple[str, PartitionId, int]], int]:
-        """What groups have committed that are coordinated here: group, partition and offset, at most so many.
+        """The committed offsets of groups that are coordinated here: group, partition and offset, at most `most`.
 
         Returns how many there are besides, too.
         """

@@ -1,6 +1,6 @@
 """Requests whose shard is not loaded yet: they wait for it a moment, instead of being refused at once.
 
-Whoever asks where a coordinator is gets the leader of its partition, by a view that may be ahead of that leader:
+A client that asks for a coordinator gets the leader of its partition, by a view that may be ahead of that leader:
 its log may still have to be made, or to be read. An administrator's request is not repeated by every client.
 """
 

@@ -60,7 +60,7 @@ Decoded = tuple[Any, Any | None]
 
 @attrs.frozen(kw_only=True, eq=False)
 class ShardKind:
-    """What is kept in one internal topic, and how.
+    """The state in one internal topic, and how it is kept.
 
     `machine` makes an empty state. `view` takes from the cluster what the state machine reads of it. `encode` and
     `decode` are a record's bytes and back; `decode` gives (None, None) for one that is not understood. `decode`
@@ -340,7 +340,7 @@ class Shards:
                 self._look_at(partition)
 
     def _write_together(self, partition: PartitionId) -> None:
-        """What was gathered is written, unless the write before it is still under way: then more may come."""
+        """Write the gathered decisions, unless the write before them is still under way: then more may come."""
         hosted, now = self._hosted.get(partition), self._context.now
         if hosted is not None and hosted.shard.gathered:
             due = now >= hosted.gathers_until or hosted.shard.gathered >= MANY

@@ -1,7 +1,7 @@
 """Transactions between nodes: partitions are added at coordinators, and markers written where partitions are led.
 
-Whoever is asked may be this very node. Nothing is done within the step of a replica or of a shard: it waits for the
-end of the turn, in order.
+The node that is asked may be this very node. Nothing is done within the step of a replica or of a shard: it waits
+for the end of the turn, in order.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _decode(key: bytes | None, value: bytes | None) -> Decoded:
 
 
 class Transacting:
-    """What this node does for transactions beside keeping their state."""
+    """The work of this node for transactions beside keeping their state."""
 
     def __init__(self, context: Context, peers: Peers, producing: Producing) -> None:
         self._context = context
@@ -99,7 +99,7 @@ class Transacting:
         self._shards: Shards
         self._due: deque[Callable[[], None]] = deque()
         self.left: list[Callable[[], None]] = []
-        """What the next turn is to do."""
+        """The tasks of the next turn."""
         self._numbers = count(-_FIRST_NUMBER, -1)
         self._admitting: dict[int, Callable[[ErrorCode], None]] = {}
         self._adding: dict[
@@ -352,7 +352,7 @@ class Transacting:
     # Markers
 
     def obey(self, partition: PartitionId, effect: object) -> None:
-        """What a coordinator asks of others than its log."""
+        """Carry out a coordinator's request to others than its log."""
         assert isinstance(effect, sfx.Outward)
         message = effect.message
         if isinstance(message, SendMarkers):
@@ -364,7 +364,7 @@ class Transacting:
             self._context.emit(fx.AskOutside(partition, effect.leader_epoch, message))
 
     def heard(self, event: ev.OutsideAnswered) -> None:
-        """What came of an `AskOutside`."""
+        """The answer to an `AskOutside`."""
         self._shards.tell(event.partition, sev.Heard(leader_epoch=event.leader_epoch, message=event.message))
 
     def _send(self, partition: PartitionId, leader_epoch: int, send: SendMarkers) -> None:
@@ -475,5 +475,5 @@ _OF_COORDINATOR = {
 
 
 def _of_coordinator(error: ErrorCode) -> ErrorCode:
-    """What a client is told that asks for a coordinator, where a partition's leader was not asked."""
+    """The error for a client that asks for a coordinator, where a partition's leader was not asked."""
     return _OF_COORDINATOR.get(error, error)

@@ -1,9 +1,9 @@
 """Current reads: an offset that lies behind every write that was acknowledged before the question came.
 
 No record is written and no clock is read. The leader notes its high watermark, and answers once every member of its
-maximal ISR has sent a fetch that continues an answer given after the question came. Whoever may lead next is among
-them, and followed this epoch at a time after the question: until then nobody else can have committed anything. What
-this leader had acknowledged lies below the high watermark that it noted.
+maximal ISR has sent a fetch that continues an answer given after the question came. Any next leader is among them,
+and followed this epoch at a time after the question: until then nobody else can have committed anything. Every
+write that this leader had acknowledged lies below the high watermark that it noted.
 
 It does not hold across an unclean election, which gives up what was acknowledged and says so (`recovering`).
 """
@@ -59,12 +59,12 @@ class _Read:
     asked: float
     """The mark of the last answer that this node had given to anybody when the question came."""
     offset: int = -1
-    """What will be answered; -1 until the high watermark has reached the start of the epoch."""
+    """The offset to answer; -1 until the high watermark has reached the start of the epoch."""
 
 
 @attrs.define(eq=False, slots=True)
 class _Watch:
-    """What is asked about one partition, within one role of its leader."""
+    """The questions about one partition, within one role of its leader."""
 
     role: LeaderRole
     contact: Contact = attrs.Factory(Contact)
@@ -130,7 +130,7 @@ class CurrentReads:
     def fetched(self, inquiry: Inquiry) -> None:
         """A follower goes on with its session: whatever it asks about, it still follows.
 
-        What it has stopped following it withdraws with its next fetch, so that an open question says what its
+        Its next fetch withdraws each partition that it follows no more, so that an open question says what its
         sender followed when it sent the fetch; and that was after it had got the answer that the fetch continues.
         """
         for partition in [each for each in self.watches if each in inquiry.open]:

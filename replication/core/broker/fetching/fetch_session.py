@@ -73,8 +73,8 @@ class FollowerSession(Generic[K, Q]):
         return len(self._sent)
 
     def request(self, most: int | None = None) -> SessionRequest[K, Q]:
-        """What to send now, with at most so many changes, the oldest first; the request before counts as given up
-        if it was not answered.
+        """The request to send now, with at most `most` changes, the oldest first; the request before counts as
+        given up if it was not answered.
         """
         if self._id == NO_SESSION:
             # A session that does not exist knows no question, so there is none to withdraw. What the request before
@@ -102,7 +102,7 @@ class FollowerSession(Generic[K, Q]):
     def answered(self, session_id: int, keys: Iterable[K]) -> dict[K, Q]:
         """The answer to the last request came, about `keys`; the questions that it answers.
 
-        What was asked again or withdrawn since that request was sent is not among them.
+        Questions that were asked again or withdrawn since that request was sent are not among them.
         """
         if session_id != self._id:
             self._id, self._answers = session_id, 0
@@ -132,7 +132,7 @@ class LeaderSession(Generic[K, Q]):
         self.open: dict[K, Q] = {}
         self.answers = 0
         self._last: dict[K, Q] = {}
-        """What the last answer, which may have been lost, was about."""
+        """The questions of the last answer, which may have been lost."""
 
     def begin(self, questions: Mapping[K, Q]) -> None:
         self.open = dict(questions)

@@ -160,7 +160,7 @@ class Following:
     def doubted(self, now: float) -> frozenset[int]:
         """The nodes that lead a partition which this one follows, and have just failed to answer a fetch of it.
 
-        The store still names them as leaders. Whoever is to find another leader need not be sent there.
+        The store still names them as leaders. A client that looks for another leader need not be sent there.
         """
         late = {node for node, since in self._failing.items() if now - since < DOUBT}
         return frozenset(late & self.followed())

@@ -1,4 +1,4 @@
-"""What an answer to a fetch says: each replica is asked, and its batches are found, as far as there is room."""
+"""The content of a fetch's answer: each replica is asked, and its batches are found, as far as there is room."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Gathering:
             served.pop(connection, None)
 
     def warmed(self, event: Warmed) -> None:
-        """What was cold can be read now."""
+        """A cold range can be read now."""
         self._warming.discard((event.partition, event.offset))
 
     def gather(
@@ -125,7 +125,7 @@ class Gathering:
         room: int,
         gathered: Gathered,
     ) -> FetchResult | None:
-        """What is said of a partition, whose batches are gathered; None while they are cold."""
+        """The result for a partition, whose batches are gathered; None while they are cold."""
         error, message, size = answer.error, "", 0
         offset, limit = wanted.fetch_offset, answer.limit_offset
         if (
@@ -173,7 +173,7 @@ class Gathering:
     def _transactions(
         self, partition: PartitionId, answer: fx.FetchAnswer, found: LogRange
     ) -> FetchedTransactions:
-        """What is to be left out of some batches."""
+        """The aborted transactions that readers leave out of some batches."""
         aborted = self._context.logs.aborted_transactions(partition, answer.fetch_offset, found.next_offset)
         return FetchedTransactions(
             topic=partition.topic,

@@ -1,4 +1,4 @@
-"""What is open of a fetch request, or of a session and its requests, and what an answer to it will say."""
+"""The open questions of a fetch request, or of a session and its requests, and the content of an answer to it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Inquiry:
 
 @attrs.define(eq=False, slots=True)
 class Gathered:
-    """What an answer will say; `urgent`: something that is not data, and does not wait for more of it."""
+    """The content of an answer; `urgent`: something that is not data, and does not wait for more of it."""
 
     budget: int
     results: dict[PartitionId, FetchResult] = attrs.Factory(dict)

@@ -27,13 +27,13 @@ from ..ports import Found, LogReadError, LookUp, TimedOffset
 
 
 class Queries:
-    """What this node tells of the partitions that it leads; of others it tells who leads them."""
+    """Answers about the partitions that this node leads; for others it names their leaders."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def look_ups(self, wanted: Iterable[ListOffsetsPartition]) -> list[LookUp]:
-        """What the driver has to look for before it asks `list_offset`, where that may wait for the device.
+        """The look-ups that the driver must do before it asks `list_offset`, where that may wait for the device.
 
         Each once, however often it is asked for, and only in partitions that are led here.
         """
@@ -120,7 +120,7 @@ class Queries:
         )
 
     def describe_producer(self, wanted: PartitionName, producer_id: int) -> DescribeProducersResult:
-        """What a producer has last written to a partition (KIP-664)."""
+        """The last write of a producer to a partition (KIP-664)."""
         partition = PartitionId(wanted.topic, wanted.partition)
         replica = self._context.replicas.get(partition)
         if replica is not None and replica.leader is not None:

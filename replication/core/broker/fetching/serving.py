@@ -173,7 +173,7 @@ class Serving:
         return inquiry
 
     def _questions(self, message: FetchRequest) -> dict[PartitionId, Fetch]:
-        """What a request asks of replicas, which may be asked it several times before there is an answer.
+        """The questions of a request to replicas, which may hear them several times before there is an answer.
 
         Batches that a follower or a client reports as damaged are checked, if this node might have sent them: for a
         client that is the batch at its fetch offset, the one that it cannot read.

@@ -1,4 +1,4 @@
-"""What the metadata store holds, and what follows from it for the replicas of this node.
+"""The content of the metadata store, and its consequences for the replicas of this node.
 
 A replica begins when the node is given it, and hears of its partition's record and of the nodes that live. It ends
 with its topic, or when it is moved away. Its log is deleted if the store says so: by the record of a deleted topic,
@@ -61,7 +61,7 @@ class Assignments:
         self._context.step_replica(event.partition, event.event)
 
     def may_read(self, revision: int) -> bool:
-        """Whether a reading of the store is of this process's time. What was read before it registered tells of its
+        """Whether a reading of the store is of this process's time. A reading before its registration shows its
         predecessor, in whose epochs it must not lead.
         """
         registered = self._context.registered
@@ -242,5 +242,5 @@ class Assignments:
 
 
 def _alive(view: ClusterView) -> Alive:
-    """What replicas go by of the nodes that live."""
+    """The state of living nodes that replicas go by."""
     return {(each.node_id, each.incarnation, each.offline, each.leaving) for each in view.nodes.values()}

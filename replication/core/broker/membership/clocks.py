@@ -77,7 +77,7 @@ class WallClocks:
         """Never changed but replaced: other threads look at it."""
 
     def heard(self, node_id: int, distance: float) -> None:
-        """What the wall clock of another node says, as a distance from our clock that cannot be set."""
+        """Note the wall clock of another node, as a distance from our clock that cannot be set."""
         self._peers = {**self._peers, node_id: distance}
 
     def keep(self, node_ids: Collection[int]) -> None:

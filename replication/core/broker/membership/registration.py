@@ -531,7 +531,7 @@ class Membership:
 
 
 def _same(key: str, known: Seen | None) -> Compare:
-    """What stands there is what was read, or there is nothing still. By value, because an earlier write may be on
+    """The value there is the one that was read, or still none. By value, because an earlier write may be on
     its way when a version comes again: what is registered after we have been taken out begins at version 1, and a
     store that was put back goes on from older versions.
     """

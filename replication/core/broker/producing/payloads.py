@@ -59,12 +59,12 @@ class Batches(Protocol):
     def infos(self) -> Sequence[ScannedBatch]: ...
 
     def marker(self, at: int) -> TransactionMarker | None:
-        """What the control batch `infos[at]` says; None if it ends no transaction."""
+        """The marker in the control batch `infos[at]`; None if it ends no transaction."""
         ...
 
 
 class Payload(Protocol):
-    """What follows a message. It may be read only during the step that handles the message."""
+    """The bytes that follow a message. They may be read only during the step that handles the message."""
 
     @property
     def size(self) -> int:
@@ -89,7 +89,7 @@ class Payload(Protocol):
 
 
 def to_meta(info: ScannedBatch) -> BatchMeta:
-    """What a replica needs to know of a batch."""
+    """The facts that a replica needs of a batch."""
     values = (
         info.base_offset,
         info.last_offset_delta + 1,
@@ -105,7 +105,7 @@ def to_meta(info: ScannedBatch) -> BatchMeta:
 
 
 def to_metas(batches: Batches) -> tuple[BatchMeta, ...]:
-    """What a replica needs to know of batches that its leader sent: markers are among them."""
+    """The facts that a replica needs of batches that its leader sent: markers are among them."""
     infos = batches.infos
     metas = list(map(to_meta, infos))
     for at, meta in enumerate(metas):
