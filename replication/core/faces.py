@@ -1,4 +1,4 @@
-"""What a driver may name of the modules that decide: the machines, and the values that go in and come out.
+"""The names that a driver may use of the modules that decide: the machines, and the values that go in and come out.
 
 Law 5 lets `node` import nothing else of them (import-linter, setup.cfg). A function that decides is not on this
 list, unless it gives a whole transaction that the driver carries out as it is.

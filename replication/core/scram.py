@@ -1,7 +1,7 @@
 """Passwords as they are kept: salted, hashed many times, and never themselves (RFC 5802, RFC 7677).
 
-What is kept of a password lets a node check somebody who knows it, by the password (`is_password`) or by a proof
-(`is_proof`); nobody can log in with what is kept. Kafka keeps the same (KIP-84, KIP-554), without SASLprep.
+The kept credential lets a node check somebody who knows the password, by the password (`is_password`) or by a proof
+(`is_proof`); nobody can log in with the credential. Kafka keeps the same (KIP-84, KIP-554), without SASLprep.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LONGEST_PASSWORD = 1024
 
 @attrs.frozen(kw_only=True)
 class ScramCredential:
-    """What is kept of a password for one mechanism. Its bytes are secrets: no log and no answer has them."""
+    """The kept form of a password for one mechanism. Its bytes are secrets: no log and no answer has them."""
 
     iterations: int
     salt: bytes = attrs.field(repr=False)
@@ -40,7 +40,7 @@ def salted_password(mechanism: str, password: str, salt: bytes, iterations: int)
 
 
 def credential(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
-    """What is kept of a password that was salted already."""
+    """The credential of a password that was salted already."""
     return ScramCredential(
         iterations=iterations,
         salt=salt,
@@ -50,7 +50,7 @@ def credential(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> S
 
 
 def derive(mechanism: str, password: str, salt: bytes, iterations: int = ITERATIONS) -> ScramCredential:
-    """What is kept of a password. salt: random bytes, drawn for this credential alone."""
+    """The credential of a password. salt: random bytes, drawn for this credential alone."""
     return credential(mechanism, salted_password(mechanism, password, salt, iterations), salt, iterations)
 
 

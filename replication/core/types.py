@@ -43,7 +43,7 @@ class EpochEnd(NamedTuple):
 
 
 class TransactionMarker(NamedTuple):
-    """What the control batch at a transaction's end says."""
+    """The content of the control batch at a transaction's end."""
 
     committed: bool
     coordinator_epoch: int
@@ -58,7 +58,7 @@ class EndedTransaction(NamedTuple):
 
 
 class BatchMeta(NamedTuple):
-    """What the protocol needs to know of a record batch; the bytes stay with the host.
+    """The facts of a record batch that the protocol needs; the bytes stay with the host.
 
     In a produce request `base_offset` is meaningless until the leader assigns it.
     """

@@ -24,7 +24,7 @@ MAX_PENDING = 1_000
 
 
 class ClassicJoins:
-    """What all of it goes by (members, timers, parked requests), and joins; `ClassicMembers` has the rest."""
+    """The common state (members, timers, parked requests), and joins; `ClassicMembers` has the rest."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class ClassicJoins:
         self._parked: dict[int, tuple[str, str]] = {}
         """Group and member of each parked request."""
         self._replies: list[Reply] = []
-        """What is to be said with the next decision."""
+        """The replies to give with the next decision."""
         self._notes: list[Note] = []
         self._looking: dict[str, None] = {}
         """Groups whose leader has come back, and whose assignment is to be compared with the topics again."""

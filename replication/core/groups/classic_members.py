@@ -53,7 +53,7 @@ class ClassicMembers(ClassicJoins):
             self._set(SESSION, *place, due)
 
     def farewell(self, state: ClassicState) -> tuple[Reply, ...]:
-        """What those are told who wait in a group that moves up to the consumer protocol: come again."""
+        """The replies to members that wait in a group that moves up to the consumer protocol: come again."""
         told = []
         for each in state.members.values():
             for request_id, kind in (

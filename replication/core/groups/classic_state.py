@@ -105,7 +105,7 @@ class ClassicState:
     joined_at: float = 0.0
     """When the last new member came."""
     why: str = ""
-    """What began it, for the operator."""
+    """The cause of the rebalance under way, for the operator."""
     was_empty: bool = False
     """Whether the rebalance under way is the first one of an empty group."""
     returned: bool = False
@@ -162,7 +162,7 @@ class ClassicState:
         )
 
     def value(self, now_ms: int) -> ClassicGroupValue:
-        """What the log is to have of it: as it is when its members have their assignments."""
+        """The group's value for the log: as it is when its members have their assignments."""
         return ClassicGroupValue(
             protocol_type=self.protocol_type,
             generation=self.generation,
@@ -205,7 +205,7 @@ class ClassicState:
         refuse_if(unknown, ErrorCode.UNKNOWN_MEMBER_ID, f"group {self.group!r} has no member {member_id!r}")
 
     def topics(self) -> frozenset[str] | None:
-        """What the members read; None: they are no consumers, or say it in a way that is not understood."""
+        """The topics that members read; None: they are no consumers, or say it in a way that is not understood."""
         if self.protocol_type != CONSUMER_PROTOCOL:
             return None
         found: set[str] = set()
@@ -218,7 +218,7 @@ class ClassicState:
         return frozenset(found)
 
     def misfit(self, view: TopicsView) -> str:
-        """What the assignment leaves out of the topics that are read, or has though it is not there; "" if nothing.
+        """The partitions the assignment lacks of the read topics, or has though they are not there; "" if none.
 
         Also "" if the members are no consumers, or say what they read or have in a way that is not understood.
         """

@@ -1,4 +1,4 @@
-"""What a decision about a group may look at besides the group."""
+"""The inputs that a decision about a group may use besides the group."""
 
 from __future__ import annotations
 

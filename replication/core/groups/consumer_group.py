@@ -52,7 +52,7 @@ def check_beat(beat: Beat, settings: GroupSettings) -> None:
 
 
 def owned_by(beat: Beat) -> frozenset[r.TopicPartition] | None:
-    """What the member says it owns, None if it does not say."""
+    """The partitions that the member says it owns, None if it does not say."""
     return None if beat.owned is None else from_lists(beat.owned)
 
 
@@ -135,7 +135,7 @@ def _replace(draft: Draft, holder: str, beat: Beat) -> None:
 
 
 def _described(before: r.MemberValue, beat: Beat) -> r.MemberValue:
-    """What the member is by now; what a heartbeat leaves out stays."""
+    """The member's record after a heartbeat; what the heartbeat leaves out stays."""
     said: dict[str, Any] = {"client_id": beat.client_id, "client_host": beat.client_host, "classic": None}
     if beat.instance_id is not None:
         said["instance_id"] = beat.instance_id

@@ -1,4 +1,4 @@
-"""What a coordinator knows of members of the consumer protocol and does not store: parked heartbeats, timers."""
+"""The state of members of the consumer protocol that a coordinator does not store: parked heartbeats, timers."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ class ConsumerMembers:
         )
 
     def limit_revocation(self, draft: Draft, member_id: str, context: Context) -> None:
-        """Whoever has just been asked to let go has its rebalance timeout for it."""
+        """A member that has just been asked to let go has its rebalance timeout for it."""
         place = draft.state.group, member_id
         if draft.state.current(member_id).state != r.MemberState.UNREVOKED or place in self._fenced:
             return
@@ -302,7 +302,7 @@ class ConsumerMembers:
         return Decision(entries=entries, replies=(reply,), then=then)
 
     def follow_up(self, groups: Mapping[str, GroupState], context: Context) -> Decision | None:
-        """What a change means for the group's target, and for those who wait for news."""
+        """The consequences of a change for the group's target, and for those who wait for news."""
         while self._dirty:
             group = next(iter(self._dirty))
             state = groups.get(group) or GroupState(group)

@@ -1,4 +1,4 @@
-"""What is told of a group to those who ask about it."""
+"""The descriptions of a group for those who ask about it."""
 
 from __future__ import annotations
 

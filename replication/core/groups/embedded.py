@@ -1,4 +1,4 @@
-"""What members of the classic protocol say in their own bytes: Kafka's `ConsumerProtocol`, versions 0 to 3."""
+"""The members' own format in the classic protocol: Kafka's `ConsumerProtocol`, versions 0 to 3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a group ends by itself, or by an operator's request: offsets that are too old, and whole groups."""
+"""The end of group state, by itself or by an operator's request: offsets that are too old, and whole groups."""
 
 from __future__ import annotations
 

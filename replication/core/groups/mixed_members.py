@@ -2,7 +2,7 @@
 
 Their joins are answered at once, with their member epoch as the generation and without a leader; with the sync they
 are told what they own. They learn that there is something new by their heartbeats, and then join again with what
-they own by then. Who does not come in time is told to begin anew, and keeps nothing beyond its session.
+they own by then. A member that does not come in time is told to begin again, and keeps nothing beyond its session.
 """
 
 from __future__ import annotations

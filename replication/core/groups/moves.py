@@ -30,7 +30,7 @@ from .state import Draft, GroupState
 
 
 class MigrationPolicy(enum.Enum):
-    """Which moves there are (`group_consumer_migration_policy`)."""
+    """The moves that there are (`group_consumer_migration_policy`)."""
 
     BIDIRECTIONAL = "bidirectional"
     UPGRADE = "upgrade"
@@ -49,7 +49,7 @@ class MigrationPolicy(enum.Enum):
 def move_up(draft: Draft, classic: ClassicState, context: Context) -> str:
     """Make a group of the consumer protocol of a classic one; every member has what it was last assigned.
 
-    What it said with its last join that it owns and was not assigned again (KIP-429), it has yet to let go.
+    It has yet to let go of partitions that its last join claims and that it was not assigned again (KIP-429).
 
     Returns why it must be rebalanced, whatever becomes of its members: what a client has shared out need not be all
     that there is.
@@ -108,7 +108,7 @@ def _held_still(
     given: Set[r.TopicPartition],
     view: TopicsView,
 ) -> dict[str, frozenset[r.TopicPartition]]:
-    """What each member owned when it joined and nobody is assigned: it may still hand that out.
+    """The partitions that each member owned when it joined and nobody is assigned: it may still hand those out.
 
     A cooperative assignor withholds for one round what is to move, and the owner learns that by its sync. Of two
     that claim a partition, the one of the later generation has it.
@@ -133,7 +133,7 @@ def _read(member: ClassicMember, state: ClassicState) -> tuple[EmbeddedSubscript
 
 
 def described(member: ClassicMember, subscription: EmbeddedSubscription) -> r.MemberValue:
-    """What a member of the classic protocol says of itself, as a member of the consumer protocol says it."""
+    """The self-description of a member of the classic protocol, in the form of the consumer protocol."""
     return r.MemberValue(
         instance_id=member.instance_id,
         rack=subscription.rack,
@@ -155,7 +155,7 @@ def ids_of(partitions: Iterable[Partition], view: TopicsView) -> frozenset[r.Top
 
 
 def embedded_assignment(current: r.CurrentValue, value: r.MemberValue, view: TopicsView) -> bytes:
-    """What a member owns, in the words of the classic protocol, in the version that it speaks itself."""
+    """A member's owned partitions, in the words of the classic protocol, in the version that it speaks itself."""
     owned = [
         Partition(view.names[each.topic_id], each.partition)
         for each in r.as_set(current.assigned)

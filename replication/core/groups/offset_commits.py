@@ -21,7 +21,7 @@ Entries = list[tuple[Any, Any | None]]
 def plan_commit(
     state: GroupState, classic: ClassicState | None, request: Commit, context: Context
 ) -> tuple[Entries, list[gm.PartitionError]]:
-    """What to write for a commit, and what each partition is told.
+    """The entries to write for a commit, and the answer for each partition.
 
     Raises:
       GroupRefusal: The sender may commit nothing.
@@ -112,7 +112,7 @@ def _check_partition(
 def read_offsets(
     state: GroupState | None, classic: ClassicState | None, request: gm.GroupOffsetsRequest, view: TopicsView
 ) -> list[gm.CommittedOffset]:
-    """What is committed; a partition that is named often is told of once.
+    """The committed offsets; a partition that is named often is answered once.
 
     Raises:
       GroupRefusal: The sender says that it is a member, and is none.
@@ -171,7 +171,7 @@ def _check_reader(
 
 
 def _held(current: r.CurrentValue) -> dict[r.TopicPartition, int]:
-    """What a member has or has yet to let go, with the epochs at which it was given."""
+    """The partitions that a member has or has yet to let go, with the epochs at which they were given."""
     return r.as_owned((*current.pending, *current.assigned), current.epoch)
 
 

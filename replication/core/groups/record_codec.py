@@ -219,7 +219,7 @@ _VALUE_HEAD, _VALUE_TAIL = Struct(">qih"), Struct(">q")
 
 
 def _decode_offset(key: bytes, value: bytes) -> tuple[r.Key, Any | None] | None:
-    """What most records of a log are, in a fifth of the time; None for what the tables must look at.
+    """Decode most records of a log in a fifth of the time; None for a record that the tables must look at.
 
     A coordinator that takes over serves nobody until it has read all of them.
     """
@@ -254,7 +254,7 @@ _LENGTH, _PARTITION = Struct(">h"), Struct(">i")
 
 
 def _encode_offset_key(key: r.OffsetKey) -> bytes:
-    """What is written most often, in a quarter of the time."""
+    """Encode the key that is written most often, in a quarter of the time."""
     group, topic = key.group.encode("utf-8", "surrogatepass"), key.topic.encode("utf-8", "surrogatepass")
     return b"".join(
         (
@@ -293,7 +293,7 @@ def encode_value(key: r.Key, value: r.Value, version: int | None = None) -> byte
 def decode_record(key: bytes | None, value: bytes | None) -> tuple[r.Key, Any | None] | Unknown:
     """A record as it stands in the log; the value is None for a tombstone.
 
-    Whatever stands in the log, nothing is raised: one record that cannot be read must not keep a coordinator from
+    No content of the log raises anything: one record that cannot be read must not keep a coordinator from
     serving every other group of its partition.
     """
     if key is None or len(key) < _HEAD:

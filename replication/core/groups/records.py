@@ -198,7 +198,7 @@ class ClassicProtocol:
 
 @attrs.frozen(kw_only=True, slots=True)
 class ClassicMetadata:
-    """What a member that speaks the classic protocol brought into a group of the consumer protocol."""
+    """The metadata that a member of the classic protocol brought into a group of the consumer protocol."""
 
     session_timeout_ms: int
     protocols: tuple[ClassicProtocol, ...]
@@ -206,7 +206,7 @@ class ClassicMetadata:
 
 @attrs.frozen(kw_only=True, slots=True)
 class MemberValue:
-    """What a member has said of itself."""
+    """A member's description of itself."""
 
     instance_id: str | None = None
     rack: str | None = None
@@ -238,15 +238,15 @@ class TopicPartitions:
 
 @attrs.frozen(kw_only=True, slots=True)
 class TargetValue:
-    """What a member is to own at the target epoch."""
+    """The partitions that a member is to own at the target epoch."""
 
     topics: tuple[TopicPartitions, ...] = ()
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class CurrentValue:
-    """What a member owns, and what it has been asked to let go. `state`: a `MemberState`, or what a newer
-    release wrote.
+    """The partitions that a member owns, and those that it has been asked to let go. `state`: a `MemberState`, or
+    what a newer release wrote.
     """
 
     epoch: int

@@ -1,4 +1,4 @@
-"""What an operator may choose about groups; Kafka's names, and its defaults but for those marked."""
+"""The settings of groups that an operator may choose; Kafka's names, and its defaults but for those marked."""
 
 from __future__ import annotations
 

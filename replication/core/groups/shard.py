@@ -367,7 +367,7 @@ class GroupCoordinator:
 
 
 def _read(request_id: int, body: Any, *groups: str) -> Decision:
-    """What is told of some groups, or of all if none is named."""
+    """The answer about some groups, or about all if none is named."""
     told = frozenset(groups) if groups else None
     reply = Reply(request_id=request_id, body=body, groups=told, proof=Proof.READ)
     return Decision(request_id=request_id, replies=(reply,))

@@ -1,4 +1,4 @@
-"""What the log says of one group, and nothing else: the same on every replica, however the log was compacted."""
+"""The log's content of one group, and nothing else: the same on every replica, however the log was compacted."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ class GroupState:
         return self.target_epoch.epoch if self.target_epoch is not None else 0
 
     def member_topics(self, member_id: str) -> frozenset[str]:
-        """What a member reads: by name, and what its pattern was resolved to."""
+        """The topics that a member reads: by name, and those to which its pattern was resolved."""
         value = self.members[member_id]
         resolved = self.regexes.get(value.regex) if value.regex else None
         return frozenset(value.topics or ()) | frozenset(resolved.topics if resolved is not None else ())
 
     def topics(self) -> set[str]:
-        """What any member reads."""
+        """The topics that any member reads."""
         found: set[str] = set()
         for member_id in self.members:
             found |= self.member_topics(member_id)

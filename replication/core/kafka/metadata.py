@@ -1,4 +1,4 @@
-"""What Kafka's controllers have written into `__cluster_metadata`, of topics and of producer ids (KIP-631)."""
+"""The records of Kafka's controllers in `__cluster_metadata`, of topics and of producer ids (KIP-631)."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ class _Image:
 
 
 def inherited(properties: Mapping[str, str]) -> dict[str, str]:
-    """What topics take from a broker's settings, under the topics' names."""
+    """The settings that topics take from a broker's, under the topics' names."""
     found = {}
     for name, own in _INHERITED.items():
         if own in properties:

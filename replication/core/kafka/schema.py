@@ -86,7 +86,7 @@ def decode(schema: Schema, data: bytes, version: int, *, whole: bool = True) -> 
 
 
 def _struct_writer(schema: Schema, version: int, flexible: bool) -> _Writer:
-    """What a version has of a structure, found out once. Numbers side by side are packed together."""
+    """The writer of a structure in one version, made once. Numbers side by side are packed together."""
     present = [field for field in schema.fields if field.since <= version <= field.until]
     tagged = [
         (field.tag, field, _writer(field.type, version, flexible))

@@ -43,7 +43,7 @@ class PartitionName:
 
 @attrs.frozen(kw_only=True)
 class PartitionOutcome:
-    """What became of a request for one partition."""
+    """The outcome of a request for one partition."""
 
     topic: str
     partition: int

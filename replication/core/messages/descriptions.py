@@ -103,7 +103,7 @@ class DescribeProducersRequest:
 
 @attrs.frozen(kw_only=True)
 class ActiveProducer:
-    """What a partition knows of one producer (KIP-664).
+    """A partition's knowledge of one producer (KIP-664).
 
     `last_sequence` -1: only its epoch is known. `last_timestamp_ms`: the largest of its last batch, in milliseconds
     since 1970 as the producer gave it; -1 while that is on its way to the device. `coordinator_epoch`: of its last

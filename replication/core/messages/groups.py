@@ -148,7 +148,7 @@ class TxnOffsetCommitRequest:
 
 @attrs.frozen(kw_only=True)
 class PartitionError:
-    """What became of one partition of a request."""
+    """The outcome of a request for one partition."""
 
     topic: str
     partition: int
@@ -177,7 +177,7 @@ class TopicPartitionName:
 
 @attrs.frozen(kw_only=True)
 class GroupOffsetsRequest:
-    """What a group has committed; `partitions` None: all that there is.
+    """A request for a group's committed offsets; `partitions` None: all that there are.
 
     `require_stable`: an offset that an undecided transaction is about to replace is an error (KIP-447).
     """

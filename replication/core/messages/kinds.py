@@ -8,7 +8,7 @@ import attrs
 
 
 class Kind(enum.IntEnum):
-    """What a request asks for (Kafka's api keys where there is one)."""
+    """The kinds of requests (Kafka's api keys where there is one)."""
 
     PRODUCE = 0
     FETCH = 1

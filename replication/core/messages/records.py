@@ -32,7 +32,7 @@ class ProducePartition:
 
 @attrs.frozen(kw_only=True)
 class ProduceTransaction:
-    """Whose transactional batches a request has. `version` 2: each transaction has a producer epoch of its own."""
+    """The transaction of a request's batches. `version` 2: each transaction has a producer epoch of its own."""
 
     transactional_id: str
     version: int = 2
@@ -149,7 +149,7 @@ class AbortedProducer:
 
 @attrs.frozen(kw_only=True)
 class FetchedTransactions:
-    """What a reader of committed records must know to read the batches of a partition in a fetch response.
+    """The facts that a reader of committed records needs for the batches of a partition in a fetch response.
 
     `aborted`: by first offset, every transaction that was aborted and reaches into the batches.
     """

@@ -107,7 +107,7 @@ class MarkerOutcome:
 
 @attrs.frozen(kw_only=True)
 class WriteMarkersResponse:
-    """What became of each marker; partitions that are missing were not looked at."""
+    """The outcome of each marker; partitions that are missing were not looked at."""
 
     outcomes: list[MarkerOutcome]
 
@@ -212,4 +212,4 @@ RESPONSES: dict[type, type] = {
     DescribeTransactionsRequest: DescribeTransactionsResponse,
     ListTransactionsRequest: ListTransactionsResponse,
 }
-"""What answers each request to a coordinator."""
+"""The response type of each request to a coordinator."""

@@ -1,4 +1,4 @@
-"""What becomes of a replica whose log turns out to be damaged: another serves, and it is copied again from that.
+"""The replacement of a log that turns out to be damaged: another replica serves, and it is copied again from that.
 
 Damage in a leader's log is found by a follower that is sent it. Until then the leader may be the only one that the
 followers can copy from, so giving it up is right only if another replica has all that is committed.

@@ -132,7 +132,7 @@ class Admission:
 
 @attrs.frozen(kw_only=True, slots=True)
 class FetchAnswer:
-    """What a `Fetch` may be answered now: an error, a divergence, or batches in [fetch_offset, limit_offset).
+    """The answer that a `Fetch` may get now: an error, a divergence, or batches in [fetch_offset, limit_offset).
 
     No effect, but the value of `Replica.fetch`. `news`: there is something to say (data, an error, a divergence, a
     high watermark that the follower does not know); without it the request may be parked until `Parts.wake`.

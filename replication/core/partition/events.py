@@ -1,4 +1,4 @@
-"""What a replica is told. Each event is handled in one step, with one reading of the host's clock."""
+"""The reports to a replica. Each event is handled in one step, with one reading of the host's clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..types import NO_EPOCH, BatchMeta, EndedTransaction, EpochEnd, EpochEntry,
 
 
 class Origin(enum.Enum):
-    """Who asks for an append."""
+    """The sender of a request for an append."""
 
     CLIENT = enum.auto()
     COORDINATOR = enum.auto()
@@ -105,7 +105,7 @@ class Admit:
 
 @attrs.frozen(kw_only=True, slots=True)
 class AddAnswered:
-    """What the transaction's coordinator said to an `AddToTransaction`, or why it could not be asked."""
+    """The answer of the transaction's coordinator to an `AddToTransaction`, or why it could not be asked."""
 
     producer_id: int
     leader_epoch: int

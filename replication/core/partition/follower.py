@@ -211,7 +211,7 @@ class FollowerRole:
     def _learn(self) -> None:
         """Take over the leader's high watermark, and with it its log start; then ask on.
 
-        What the leader has deleted was committed, and is deleted here only as far as we know it to be.
+        Records that the leader has deleted were committed, and are deleted here only as far as we know them to be.
         """
         log = self._replica.log
         if log.learn_high_watermark(self._leader_high_watermark):

@@ -1,4 +1,4 @@
-"""Who keeps up: lag by time, the maximal ISR, and the high watermark over it.
+"""Replicas that keep up: lag by time, the maximal ISR, and the high watermark over it.
 
 KIP-497 (a joining replica counts from the moment its joining is proposed, a leaving one until its leaving is
 stored), KAFKA-1546 and KAFKA-7152 (lag is time, but equality is never lag), KAFKA-15583 (no progress of the

@@ -142,7 +142,7 @@ class IsrChange:
         fence.joining = joining
 
     def take_over(self, earlier: IsrChange) -> None:
-        """What an earlier role has proposed over the record that we know, so in this epoch, may yet be stored.
+        """An earlier role's proposal over the record that we know, so in this epoch, may yet be stored.
 
         Until it is settled, who joins by it counts: else what it does not hold would be taken for committed.
         """

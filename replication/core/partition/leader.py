@@ -397,7 +397,7 @@ class LeaderRole:
         return rules.maximal_isr(self.record.isr, pending.joining)
 
     def electable(self) -> frozenset[int]:
-        """Who may lead next: also members that have left an ISR below its minimum (KIP-966)."""
+        """The replicas that may lead next: also members that have left an ISR below its minimum (KIP-966)."""
         return self.maximal_isr().union(self.record.elr)
 
     def eligible(self, follower: rules.Follower) -> bool:
@@ -540,7 +540,7 @@ class LeaderRole:
         return offset < (log.last_stable_offset if read_committed else log.high_watermark)
 
     def describe_producer(self, producer_id: int) -> DescribeProducersResult:
-        """What a producer has last written (KIP-664), and how far that is committed."""
+        """The last write of a producer (KIP-664), and how far that is committed."""
         error, high_watermark = self.latest_offset()
         entry = self._replica.log.producers.get(producer_id) if error == ErrorCode.NONE else None
         last = entry.batches[-1] if entry is not None and entry.batches else None
@@ -588,7 +588,7 @@ class LeaderRole:
 
 
 def active_producers(table: ProducerTable, timestamps: Mapping[int, int]) -> list[ActiveProducer]:
-    """What a log has of its producers, those with an open transaction first; `timestamps` as above."""
+    """The producers of a log, those with an open transaction first; `timestamps` as above."""
     entries = sorted(table.entries, key=lambda each: (each.first_offset < 0, each.producer_id))
     return [
         ActiveProducer(

@@ -1,4 +1,4 @@
-"""What a replica knows of its log: the part that is written, and the part whose writing it has asked for."""
+"""A replica's knowledge of its log: the part that is written, and the part whose writing it has asked for."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class LogState:
     def learn_high_watermark(self, leader_high_watermark: int) -> bool:
         """A follower's rule: never above the own end, never back; whether it moved.
 
-        What was committed stays committed, so a new leader's lower value takes nothing away; only a
+        Committed records stay committed, so a new leader's lower value takes nothing away; only a
         truncation does.
         """
         value = max(self.high_watermark, min(leader_high_watermark, self.log_end_offset))

@@ -1,4 +1,4 @@
-"""Which transactions of one log are not settled, and how far readers of committed records may read (KIP-98)."""
+"""The unsettled transactions of one log, and how far readers of committed records may read (KIP-98)."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _entry = maker(ProducerEntry)
 
 
 class SequenceVerdict(enum.Enum):
-    """What the leader does with a batch of an idempotent producer."""
+    """The leader's verdict on a batch of an idempotent producer."""
 
     ACCEPT = enum.auto()
     DUPLICATE = enum.auto()

@@ -150,7 +150,7 @@ class Replica:
         return known.record.leader, known.record.leader_epoch
 
     def log_info(self) -> LogInfo | None:
-        """What our log holds, for an election; None while that is not certain."""
+        """The content of our log, for an election; None while that is not certain."""
         if not self._open or self.versioned is None or self.stepping:
             return None
         return LogInfo(

@@ -68,7 +68,7 @@ class TransactionGate:
 
     @property
     def held(self) -> int:
-        """What waits for an answer."""
+        """The number of requests that wait for an answer."""
         return sum(len(asked.waiting) for asked in self._asked.values())
 
     @property
@@ -199,7 +199,7 @@ class TransactionGate:
             self._role.reply(event.request_id, error)
 
     def on_tick(self) -> None:
-        """What has waited for too long is certainly not in the log, and says why it is not."""
+        """A batch that has waited for too long is certainly not in the log, and its answer says why."""
         now = self._role.replica.now
         for asked in self._asked.values():
             over = [each for each in asked.waiting if each.deadline <= now]

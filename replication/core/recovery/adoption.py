@@ -1,4 +1,4 @@
-"""What a metadata store has to say of logs that were copied out of Kafka's folders.
+"""The records that a metadata store needs for logs that were copied out of Kafka's folders.
 
 Kafka's own metadata says which topics there are, how they are set and who was in sync; the copies say how far each
 log goes. Of the replicas that Kafka would let lead the one with the most complete log may lead, and those whose
@@ -38,7 +38,7 @@ _WITHOUT_EFFECT = frozenset(
 )  # fmt: skip
 """Settings that say nothing of which records there are, nor for how long."""
 _AS_PRODUCED = ("compression.type", "producer")
-"""What is so here without being said."""
+"""A setting, and the value that it always has here."""
 _KAFKA_MIN_ISR = 1
 _SHOWN = 20
 STOP_AGAIN = "start Kafka, let that end, and stop it cleanly"
@@ -80,7 +80,7 @@ class AdoptedFolder:
 
 @attrs.frozen(kw_only=True)
 class Adoption:
-    """What is to be written into an empty store.
+    """The records to write into an empty store.
 
     identity: last, by itself: a store without it belongs to no cluster, and no node starts on it.
     without_effect: settings of topics that nothing here goes by, `topic: name=value`.
@@ -120,7 +120,7 @@ def compacts(
 
 
 def plan(folders: Sequence[AdoptedFolder], secret: str, formerly: Sequence[str] = ()) -> Adoption:
-    """What the store has to say, so that nodes may start on copies of these folders.
+    """The records that the store needs, so that nodes may start on copies of these folders.
 
     secret: of the new cluster's nodes.
 
@@ -217,7 +217,7 @@ def _strangers(folders: Sequence[AdoptedFolder]) -> list[str]:
 
 
 def _inherited(metadata: KafkaMetadata, settings: Mapping[str, str]) -> dict[str, str]:
-    """What topics have that do not say otherwise: by the file, and over it what was set for all brokers."""
+    """The settings of topics that do not say otherwise: by the file, and over it what was set for all brokers."""
     try:
         found = {**inherited(settings), **inherited(metadata.broker_config)}
         for node, own in metadata.own_config.items():

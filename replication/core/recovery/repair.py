@@ -1,4 +1,4 @@
-"""What a metadata store has to say after it was put back to an older state, or lost: what the nodes' folders say.
+"""The records for a metadata store that was put back to an older state, or lost: what the nodes' folders say.
 
 The nodes are stopped. Their folders hold what the store has forgotten: which processes there have been, which
 leader epochs, which topics, and who has the most of each partition. Every epoch that is written here is greater
@@ -6,8 +6,8 @@ than any that was in use, so nothing that the older store once said can come tru
 
 Of each partition the most complete log leads: by last leader epoch, then by end, among those that have what the
 folders know to be committed. The last epoch alone does not tell: a leader that was replaced before anybody copied
-what it wrote has records of its epoch, and those that led after it and wrote nothing have none of theirs. Who was
-in sync the folders do not know, so nobody else is taken for it.
+what it wrote has records of its epoch, and those that led after it and wrote nothing have none of theirs. The
+folders do not know who was in sync, so nobody else is taken for it.
 
 Logs with the same last epoch and end are the same log, and the one that has deleted most of it leads: else what a
 client was told is deleted would come back. A log that holds more than those that have deleted leads before
@@ -93,7 +93,7 @@ class FoundLog:
 
     def has(self, committed: tuple[int, int]) -> bool:
         """Whether what another log knows to be committed is here: the same epoch at one offset, the same up to it
-        (the log matching property). What is deleted here was committed.
+        (the log matching property). Records that are deleted here were committed.
         """
         epoch, end = committed
         return end <= self.log_start_offset or self.epoch_at(end - 1) == epoch
@@ -128,7 +128,7 @@ class FoundFolder:
 
 @attrs.frozen(kw_only=True)
 class Repair:
-    """What is to be written, in this order, and what to tell the operator.
+    """The records to write, in this order, and the findings for the operator.
 
     floor: the revision above which the store's must be raised when all is written.
     topics_found: topics that the store had forgotten; they have default settings, and are kept for ever.
@@ -148,7 +148,7 @@ class RepairError(Exception):
 
 
 def plan(folders: Sequence[FoundFolder], seen: Mapping[str, Seen]) -> Repair:
-    """What the store has to say, so that the nodes of these folders may use it.
+    """The records that the store needs, so that the nodes of these folders may use it.
 
     Raises:
       RepairError: No folder was given, one is given twice, or they are of several clusters.

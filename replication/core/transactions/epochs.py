@@ -1,4 +1,4 @@
-"""What a transactional id may do next, as pure tables: from its record and a request to an outcome.
+"""The next steps of a transactional id, as pure tables: from its record and a request to an outcome.
 
 Each transaction of the second version has a producer epoch of its own (KIP-890): its end gives the next one, so
 nothing of an earlier transaction that comes late can touch a later one. A producer that was told ids and lost the

@@ -1,7 +1,7 @@
 """Markers on their way to the partitions of transactions whose outcome is decided.
 
 A partition is never skipped: it is done when its leader has said that the marker is committed there, or when it is
-certain that its topic is gone. What is done is state, and no answer is the last one.
+certain that its topic is gone. Completion is state, and no answer is the last one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Name = tuple[str, _Place]
 
 
 class Leaders(Protocol):
-    """Who leads what, as the store had it at `revision`."""
+    """The leaders of partitions, as the store had them at `revision`."""
 
     @property
     def revision(self) -> int: ...
@@ -50,7 +50,7 @@ class SendMarkers:
 
 @attrs.frozen(slots=True)
 class MarkersAnswered:
-    """What became of a `SendMarkers`; no outcomes if nobody knows."""
+    """The answer to a `SendMarkers`; no outcomes if nobody knows."""
 
     attempt: int
     outcomes: tuple[MarkerOutcome, ...] = ()
@@ -196,7 +196,7 @@ class MarkerQueue:
         )
 
     def answered(self, event: MarkersAnswered, now: float) -> None:
-        """What became of an attempt; each of its markers is done, or will be sent again."""
+        """The answer to an attempt; each of its markers is done, or will be sent again."""
         said = {(each.producer_id, (each.topic, each.partition)): each.error for each in event.outcomes}
         for name in self._sent.pop(event.attempt, ()):
             ending = self._endings.get(name[0])

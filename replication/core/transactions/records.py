@@ -58,7 +58,7 @@ class TransactionKey:
 
     @property
     def group(self) -> str:
-        """What the shard runtime keeps writes by."""
+        """The name by which the shard runtime keeps writes."""
         return self.transactional_id
 
 

@@ -1,4 +1,4 @@
-"""What every assignor takes and gives, on clients (classic protocol) and on coordinators (consumer protocol)."""
+"""The input and output of every assignor, on clients (classic protocol) and on coordinators (consumer protocol)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Assignor(Protocol):
 
     @property
     def name(self) -> str:
-        """What members call it; for Kafka's assignors, Kafka's name."""
+        """Its name among members; for Kafka's assignors, Kafka's name."""
 
     def assign(self, counts: Counts, members: Members) -> Assignment:
         """Give each partition of a subscribed topic to one of its subscribers.
@@ -72,7 +72,7 @@ def subscribers(counts: Counts, members: Members) -> dict[str, list[str]]:
 
 
 def claims(counts: Counts, members: Members) -> dict[Partition, str]:
-    """Who owns what, as far as that can be believed: who subscribes to it and claims it since the last generation.
+    """The credible owners of partitions: each subscribes to the topic and claims it since the last generation.
 
     A member that missed a rebalance claims what others were given meanwhile: the greater generation wins. If two
     claim a partition for the same one, neither is believed (KAFKA-12984).

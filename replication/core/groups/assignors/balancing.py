@@ -31,8 +31,8 @@ def keep_quotas(
 ) -> tuple[Sharing, int, int]:
     """For equal subscriptions: members keep what they own up to their quota q, and r of them one more.
 
-    Returns the sharing, q, and how many members may still get one more than q. Who has more than q keeps one more,
-    whoever it is, as long as there are such places: with fixed places a member that has one too many would give it
+    Returns the sharing, q, and how many members may still get one more than q. Any member that has more than q
+    keeps one more, as long as there are such places: with fixed places a member that has one too many would give it
     up and get another (KAFKA-18688).
     """
     order = in_order(members)

@@ -18,9 +18,9 @@ CLIENT_ASSIGNORS: tuple[Assignor, ...] = (
     StickyAssignor(),
     CooperativeStickyAssignor(),
 )
-"""What the leader of a classic group may use."""
+"""The assignors that the leader of a classic group may use."""
 SERVER_ASSIGNORS: tuple[Assignor, ...] = (UniformAssignor(), RangeAssignor())
-"""What a coordinator may use, the default first (`group_consumer_assignors`)."""
+"""The assignors that a coordinator may use, the default first (`group_consumer_assignors`)."""
 
 
 def elect(wanted: Iterable[str | None], assignors: Iterable[Assignor]) -> Assignor:
