@@ -26,7 +26,7 @@ class Bounded:
         self._late: threading.Thread | None = None
 
     def __call__(self, *arguments: object) -> Any:
-        """What the function returns, or raises.
+        """Return the function's value, or raise its error.
 
         Raises:
           OverdueError: It has not returned in time, or not from an earlier call.

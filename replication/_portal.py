@@ -48,7 +48,7 @@ class Opens(Protocol[T_co]):
 
 
 class Closeable(Protocol):
-    """What is to be closed when the interpreter exits."""
+    """An object to be closed when the interpreter exits."""
 
     def close(self, timeout: float | None = None) -> None: ...
 
@@ -149,7 +149,7 @@ class Portal(Generic[T]):
         closed_error: Callable[[str], Exception],
     ) -> None:
         self.ready: Future[T] = Future()
-        """What the block gives, once it is entered; or what entering it raises."""
+        """The block's value once it is entered, or the exception that entering it raises."""
         self.ended: Future[None] = Future()
         """Done when the thread is; with the error that ended it, if one did."""
         self.nursery: trio.Nursery | None = None
@@ -334,7 +334,7 @@ class Portal(Generic[T]):
 
 
 def _said(error: BaseException) -> str:
-    """What has gone wrong, without the groups that nurseries put around it: their texts only count errors."""
+    """The failure's text without the groups that nurseries put around it: their texts only count errors."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(dict.fromkeys(map(_said, error.exceptions)))
     return str(error) or repr(error)
@@ -343,8 +343,8 @@ def _said(error: BaseException) -> str:
 class Held(Generic[T]):
     """Something that a thread keeps open, for code that blocks; closed at exit if by nobody before.
 
-    One that is collected without `close` warns as a file does, and its thread ends when its work is done. What
-    stands in the thread must not refer to it.
+    One that is collected without `close` warns as a file does, and its thread ends when its work is done. Objects
+    in the thread must not refer to it.
     """
 
     close_seconds: float | None = JOIN_SECONDS

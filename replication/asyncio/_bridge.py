@@ -1,4 +1,4 @@
-"""What is open in a thread of trio's, seen from an event loop of asyncio's."""
+"""An object that is open in a thread of trio's, seen from an event loop of asyncio's."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Bridge(Generic[T]):
 
     @property
     def _held(self) -> T:
-        """What is open; there is something only once the block is entered."""
+        """The open object; there is one only once the block is entered."""
         return self._portal.ready.result(0)
 
     async def __aenter__(self) -> Self:

@@ -210,13 +210,13 @@ class Admin(UserAdmin):
         return await self._call(lambda: self._held.list_transactions(states))
 
     async def describe_transaction(self, name: str) -> TransactionDescription:
-        """What the coordinator of a transactional id has of it."""
+        """The state of a transactional id at its coordinator."""
         return await self._call(lambda: self._held.describe_transaction(name))
 
     async def describe_producers(
         self, partitions: Iterable[tuple[str, int]]
     ) -> dict[PartitionId, list[ActiveProducer]]:
-        """What the leader of each partition knows of producers, those with an open transaction first."""
+        """The producers that the leader of each partition knows, those with an open transaction first."""
         return await self._call(lambda: self._held.describe_producers(partitions))
 
     async def find_hanging_transactions(
@@ -236,7 +236,7 @@ class Admin(UserAdmin):
         return await self._call(lambda: self._held.describe_groups(groups))
 
     async def group_offsets(self, group: str) -> dict[PartitionId, int]:
-        """What a group has committed."""
+        """A group's committed offsets."""
         return await self._call(lambda: self._held.group_offsets(group))
 
     async def set_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:

@@ -95,7 +95,7 @@ class Consumer(Bridge[TrioConsumer]):
         await self._run(lambda: there.commit_nowait(self._held, offsets, tell, unread))
 
     async def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[PartitionId, int | None]:
-        """What the group has committed of each partition; None: nothing."""
+        """The group's committed offset of each partition; None: there is none."""
         return await self._call(lambda: self._held.committed(partitions))
 
     async def positions(self) -> dict[PartitionId, int | None]:
@@ -108,7 +108,7 @@ class Consumer(Bridge[TrioConsumer]):
         return await self._call(self._held.lag)
 
     async def group_metadata(self) -> GroupMetadata:
-        """Who this consumer is in its group now."""
+        """This consumer's identity in its group now."""
         return await self._run(self._held.group_metadata)
 
     async def close(self, timeout: float | None = None, *, leave_group: bool | None = None) -> None:
@@ -203,7 +203,7 @@ class Consumer(Bridge[TrioConsumer]):
         return await self._do(lambda: self._held.throttled_ms(partition))
 
     async def skipped(self) -> list[SkippedRecords]:
-        """What `on_corrupt="skip"` has stepped over since this was called last."""
+        """The records that `on_corrupt="skip"` has skipped since the last call."""
         return await self._do(self._held.skipped)
 
     async def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[PartitionId, int]:

@@ -129,6 +129,6 @@ def _complain(message: str, status: int) -> int:
 
 
 def _reader_left() -> int:
-    """Whoever read our output has gone (`insync consume ... | head`): no news worth a line."""
+    """The reader of our output has gone (`insync consume ... | head`): no news worth a line."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_FAILURE

@@ -1,4 +1,4 @@
-"""What the commands that talk to a running cluster have in common."""
+"""The common parts of the commands that talk to a running cluster."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def as_text(name: str, data: bytes | None) -> dict[str, str | None]:
 
 @contextmanager
 def warnings_shown() -> Iterator[None]:
-    """What clients only log, such as offsets that are not there or writes that do not succeed yet, on stderr."""
+    """Show clients' warnings on stderr, such as offsets that are not there or writes that do not succeed yet."""
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
     handler.setFormatter(logging.Formatter("insync: %(message)s"))

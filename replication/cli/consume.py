@@ -166,7 +166,7 @@ async def _print_all(consumer: Consumer, selection: _Selection, line: Any) -> No
 
 
 async def _commit(consumer: Consumer, unprinted: Sequence[ConsumerRecord]) -> None:
-    """What is printed, and no more; if the group has gone on without us, others print it again."""
+    """Commit the printed records, and no more; if the group has gone on without us, others print them again."""
     from ..client import StaleMemberEpochError
     from ..client.consumer import put_back
 

@@ -1,4 +1,4 @@
-"""What the command line itself may complain of, and how any failure becomes one line and an exit status."""
+"""The errors of the command line itself, and how any failure becomes one line and an exit status."""
 
 from __future__ import annotations
 

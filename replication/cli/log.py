@@ -117,8 +117,8 @@ def recover(
 ) -> int:
     """Do now what a node does at its start after a crash: scan what may be torn, cut it off, rebuild indexes.
 
-    What this finds damaged beyond that is left as it is and named. The status is 1 if there is any. The node must
-    not be running.
+    Damage found beyond that is left as it is and named. The status is 1 if there is any. The node must not be
+    running.
 
     Example: `insync log recover data`
 

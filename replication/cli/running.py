@@ -18,7 +18,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def run(main: Callable[[], Awaitable[int | None]]) -> int:
     """Run `main`; on SIGINT, SIGTERM or SIGHUP it is cancelled, cleans up, and the status is 128 + signal.
 
-    What clients log meanwhile is for programs; here the command's own output and errors say it, so it is not shown.
+    Log lines of clients are for programs; here the command's own output and errors say it, so they are not shown.
     """
     if os.environ.get("INSYNC_TRACEBACK") == "1":
         logging.basicConfig(level="INFO")

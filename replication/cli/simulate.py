@@ -44,7 +44,7 @@ VIOLATIONS_TOLD = 20
 
 @attrs.define
 class Sums:
-    """What some seeds came to."""
+    """The sums of some seeds' results."""
 
     seeds: int = 0
     events: int = 0
@@ -157,7 +157,7 @@ def _range(seeds: str) -> tuple[int, int]:
 
 
 def _load(service: str) -> Service:
-    """What `--service` names; in the current directory, too."""
+    """The service that `--service` names; in the current directory, too."""
     module, colon, name = service.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")

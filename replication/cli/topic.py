@@ -333,7 +333,7 @@ def _partition(topic: TopicInfo, info: PartitionInfo, reports: Sequence[NodeRepo
 
 
 def _replica(node: int, in_sync: bool, told: ReplicaInfo | None, reason: str, silence: str) -> dict[str, Any]:
-    """What the replica's own node says, or why it says nothing; `why_out` as that node or the leader sees it."""
+    """The report of the replica's own node, or why there is none; `why_out` as that node or the leader sees it."""
     state: dict[str, Any] = {"node_id": node, "in_sync": in_sync}
     if told is not None:
         state |= {
@@ -378,7 +378,7 @@ def _is_healthy(partition: dict[str, Any]) -> bool:
 
 
 def _remarks(partition: dict[str, Any]) -> list[str]:
-    """What is not as it should be with a partition, and what is being done about it."""
+    """The irregularities of a partition, and what is being done about them."""
     found = []
     if partition["leader"] < 0:
         waiting = partition["elr"] or partition["last_known_elr"]

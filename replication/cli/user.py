@@ -110,7 +110,7 @@ def alter(
     iterations: int = 8192,
     servers: Servers = "",
 ) -> int:
-    """Change the password of a user, or what the user may do. What is not given stays as it is.
+    """Change the password of a user, or what the user may do. Values that are not given stay as they are.
 
     Example: `insync user alter etl --password`
 

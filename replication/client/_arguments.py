@@ -18,7 +18,7 @@ _INT32 = 1 << 31
 
 
 def shown(value: object) -> str:
-    """What was given, for a message, shortened."""
+    """The given value for a message, shortened."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

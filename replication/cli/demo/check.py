@@ -196,7 +196,7 @@ def _first_different_record(one: list[Record], other: list[Record], start: int) 
 
 
 ANCHOR = 8
-"""So many equal elements in a row (or the common end) count as agreement."""
+"""The length of a run of equal elements that counts as agreement (the common end counts, too)."""
 _FIRST_WINDOW = 64
 _LAST_WINDOW = 1 << 16
 """Logs that agree nowhere within this many records count as different to their ends."""
@@ -280,7 +280,7 @@ def _refine(expected: array[int], edit: Edit, actual: array[int]) -> list[Edit]:
 
 
 class Kind(StrEnum):
-    """What can be wrong with a replica; the values are the words of the verdict."""
+    """The defects that a replica can have; the values are the words of the verdict."""
 
     LOST = "lost"
     DUPLICATED = "duplicated"

@@ -1,7 +1,7 @@
 """The middle of the demo: the input is produced, a leader is killed under load, others take over, it comes back.
 
 Chunks of one key are handed to the producer in input order; for each partition a task waits for their outcomes in
-that order. What is kept of a record is its partition and offset.
+that order. Of a record only its partition and offset are kept.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SentChunk:
 
 @attrs.define(eq=False)
 class _PartitionQueue:
-    """What was handed over for one partition and has no outcome yet, oldest first."""
+    """The chunks handed over for one partition that have no outcome yet, oldest first."""
 
     outstanding: deque[SentChunk] = attrs.Factory(deque)
     arrived: trio.Event = attrs.Factory(trio.Event)

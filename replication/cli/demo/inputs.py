@@ -1,4 +1,4 @@
-"""What the demo produces, and what each partition must hold afterwards.
+"""The input that the demo produces, and the contents that each partition must have afterwards.
 
 The input is the lines of text files, streamed in a fixed order as often as asked. Nothing is held beyond one block
 of one file, so the input may be larger than memory. An acknowledged record is kept as a 64-bit hash of (key, value)

@@ -35,7 +35,7 @@ class PlantError(CommandError):
 
 @attrs.frozen
 class Planted:
-    """What was done, for the record."""
+    """The defect that was planted, for the record."""
 
     plant: Plant
     partition: int

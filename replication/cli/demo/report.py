@@ -48,10 +48,10 @@ class Report:
     rss_mb: dict[str, float] = attrs.Factory(dict)
     planted: str | None = None
     spark: dict[str, int] | None = None
-    """What the Spark step saw: rows, wrong_keys, batches; None without one."""
+    """The counts of the Spark step: rows, wrong_keys, batches; None without the step."""
     verification: Verification | None = None
     problems: list[str] = attrs.Factory(list)
-    """What is wrong beside the defects that the verification names."""
+    """Problems beside the defects that the verification names."""
 
     @property
     def ok(self) -> bool:
@@ -76,7 +76,7 @@ class Report:
         return 0 if self.verification is None else self.verification.counts[kind]
 
     def lines(self) -> list[tuple[str, str]]:
-        """What is wrong, if anything, and the verdict: (tone, line)."""
+        """The defects and problems, if any, and the verdict: (tone, line)."""
         found = [] if self.verification is None else self.verification.defects
         lines = [("bad", str(defect)) for defect in found]
         if self.verification is not None and len(found) < self.verification.counts.total():
@@ -150,7 +150,7 @@ _PARTITION = ConsumerRecord._fields.index("partition")
 
 @attrs.define(eq=False)
 class ReadBack:
-    """What the consumer handed out: records per partition and the sums of their fingerprints.
+    """The records that the consumer handed out: a count per partition and the sums of their fingerprints.
 
     `out_of_sequence` counts records whose offset was not the next one of their partition.
     """
@@ -208,7 +208,7 @@ async def read_back(
 def watermark_defects(
     reports: Sequence[NodeReport], topic: str, counts: Mapping[int, int], replicas: int
 ) -> list[str]:
-    """What keeps "high watermark = log end offset = number of records" from being true on every replica."""
+    """Reasons why "high watermark = log end offset = number of records" is not true on every replica."""
     found: list[str] = [
         f"node {each.node_id} does not answer: {each.error}" for each in reports if not each.alive
     ]

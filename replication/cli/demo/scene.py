@@ -1,4 +1,4 @@
-"""What there is to see of a running demo: plain data, kept up to date by asking the cluster, and shown."""
+"""The visible state of a running demo: plain data, kept up to date by asking the cluster, and shown."""
 
 from __future__ import annotations
 

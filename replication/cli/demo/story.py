@@ -33,7 +33,7 @@ _BATCH_BYTES = 64 << 10
 
 @attrs.frozen
 class Options:
-    """What the user asked for; `records` None is the whole input once, `keep` None keeps nothing."""
+    """The user's choices; `records` None is the whole input once, `keep` None keeps nothing."""
 
     nodes: int
     seed: int
@@ -61,7 +61,7 @@ class Story:
     _rng: random.Random = attrs.field(init=False)
     _acks: Acknowledgements = attrs.field(init=False)
     _access: dict[str, Any] = attrs.field(init=False)
-    """What clients need beside addresses."""
+    """The settings that clients need beside addresses."""
 
     def __attrs_post_init__(self) -> None:
         options = self.options

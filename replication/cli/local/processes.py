@@ -194,7 +194,7 @@ def local_nodes(
 
 
 def _check_store(url: str) -> None:
-    """What is wrong with the URL is told before any node starts. Nothing is opened."""
+    """Refuse an unusable URL before any node starts. Nothing is opened."""
     from ...metadata import MemoryStore, MetadataError, open_store
 
     try:

@@ -30,7 +30,7 @@ class CertificateError(CommandError):
 
 
 def chosen(transport: TransportName, listen: str | None) -> str:
-    """What a user asked for, by name or as a URL to listen on: any transport that is installed has one.
+    """The user's choice, by name or as a URL to listen on: any transport that is installed has one.
 
     Raises:
       UsageError: No transport knows this URL.

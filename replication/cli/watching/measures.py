@@ -1,4 +1,4 @@
-"""What commands and the dashboard make of what nodes count."""
+"""The figures that commands and the dashboard derive from the nodes' counters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ THROTTLES = ("leader_replication_throttled_rate", "follower_replication_throttle
 
 
 def rates(before: NodeHealth | None, now: NodeHealth | None, seconds: float) -> dict[str, float] | None:
-    """What a node takes and gives a second between two looks; None if it is silent, or another process by now."""
+    """A node's input and output a second between two looks; None if it is silent, or another process by now."""
     if before is None or now is None or before.error or now.error:
         return None
     if before.incarnation != now.incarnation or seconds <= 0:

@@ -1,4 +1,4 @@
-"""What `insync top` shows on a terminal."""
+"""The tables that `insync top` shows on a terminal."""
 
 from __future__ import annotations
 

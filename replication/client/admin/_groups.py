@@ -194,7 +194,7 @@ class GroupAdmin(UserAdmin):
             return {}
 
     async def group_offsets(self, group: str) -> dict[PartitionId, int]:
-        """What a group has committed: of each partition the offset of the next record to read.
+        """A group's committed offsets: of each partition the offset of the next record to read.
 
         A group that does not exist has committed nothing.
         """
@@ -267,8 +267,8 @@ class GroupAdmin(UserAdmin):
 
         Args:
           to: "earliest" and "latest": the ends of the log; "offset": to `amount`; "time": to the first record of
-            `amount`, in ms since 1970, or later; "shift": by `amount` from what is committed. What is not in a log
-            becomes its nearer end.
+            `amount`, in ms since 1970, or later; "shift": by `amount` from what is committed. An offset that is not
+            in a log becomes the log's nearer end.
           partitions: Which ones; by default all that the group has committed.
 
         Raises:

@@ -15,12 +15,12 @@ from .. import _arguments as given
 from ._partitions import PartitionAdmin
 
 EntityType = Literal["user", "client_id", "node"]
-"""Whose limits: clients by their certificate, clients by what they call themselves, or nodes."""
+"""The subjects of limits: clients by their certificate, clients by what they call themselves, or nodes."""
 
 
 @attrs.frozen(kw_only=True)
 class NodeHealth:
-    """What a node says of itself, or why it says nothing (`error`, else empty).
+    """A node's report on itself, or why there is none (`error`, else empty).
 
     checks: what has to hold for it to be ready, with what is wrong where it does not.
     log_directories: each with its partitions, its size in bytes and why it is offline, if it is.
@@ -111,7 +111,7 @@ class OperationsAdmin(PartitionAdmin):
     async def describe_changes(
         self, since: Mapping[int, NodeChanges] | None = None, *, timeout_ms: int = 5000
     ) -> list[NodeChanges]:
-        """What every registered node remembers of elections, changes of ISRs, nodes that come and go, and why.
+        """Each registered node's memory of elections, ISR changes, nodes that come and go, and why.
 
         The controller tells of all partitions, other nodes of those that they host: most changes are told more than
         once. A fact of a change is a text, a number or a list of node ids, by name as in the log.

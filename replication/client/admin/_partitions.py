@@ -65,8 +65,8 @@ class PartitionAdmin(Client):
     ) -> Elections:
         """Have partitions led by their preferred replicas, the first ones; all partitions by default.
 
-        With `unclean`: give partitions without a leader the most complete of the living replicas. What it does not
-        have is lost, also if it was acknowledged; partitions that have a leader are left as they are.
+        With `unclean`: give partitions without a leader the most complete of the living replicas. Records that it
+        does not have are lost, also acknowledged ones; partitions that have a leader are left as they are.
 
         Returns for each partition None if it is led as asked, otherwise why not (UnknownTopicError,
         PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError; with `unclean` also
@@ -99,7 +99,7 @@ class PartitionAdmin(Client):
 
         Returns as soon as the controller has noted it: the data follows, while the partition stays in use, and
         `list_partition_reassignments` shows what is not finished. Nodes that are to go keep the partition until
-        all of the new ones are in sync. What is under way for a partition is replaced.
+        all of the new ones are in sync. A reassignment that is under way for a partition is replaced.
 
         Returns for each partition None if it was noted, otherwise why not (UnknownTopicError,
         InvalidReplicaAssignmentError, NoReassignmentInProgressError).

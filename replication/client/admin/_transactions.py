@@ -71,7 +71,7 @@ class TransactionAdmin(GroupAdmin):
         return [found[name] for name in sorted(found)]
 
     async def describe_transaction(self, name: str) -> TransactionDescription:
-        """What the coordinator of a transactional id has of it.
+        """The state of a transactional id at its coordinator.
 
         Raises:
           TransactionalIdNotFoundError: Nobody has used it, or not for `transactional_id_expiration_ms`.
@@ -96,7 +96,7 @@ class TransactionAdmin(GroupAdmin):
     async def describe_producers(
         self, partitions: Iterable[tuple[str, int]]
     ) -> dict[PartitionId, list[ActiveProducer]]:
-        """What the leader of each partition knows of producers (KIP-664), those with an open transaction first.
+        """The producers that the leader of each partition knows (KIP-664), those with an open transaction first.
 
         Of one partition at most 10,000 are told, of all partitions all.
 

@@ -94,7 +94,7 @@ class UserAdmin(OperationsAdmin):
         """Change a user's password, or what the user may do; what is not given stays as it is.
 
         A new password holds for the mechanisms that are given, and the others are taken away: the former password
-        opens nothing. Who is logged in stays so.
+        opens nothing. Clients that are logged in stay so.
 
         Args:
           allow: As in `create_user`; `"any"` takes the rule about this user away.
@@ -117,7 +117,7 @@ class UserAdmin(OperationsAdmin):
         await self._change(request, f"user {name!r}")
 
     async def delete_user(self, name: str) -> None:
-        """Delete a user. Who is logged in may do nothing from then on.
+        """Delete a user. Clients logged in as this user may do nothing from then on.
 
         Raises:
           UserNotFoundError: The user does not exist.

@@ -1,4 +1,4 @@
-"""What producer, consumer and admin share: a block in which a cluster is watched."""
+"""The common part of producer, consumer and admin: a block in which a cluster is watched."""
 
 from __future__ import annotations
 
@@ -109,11 +109,11 @@ class Client(ABC):
         """Start the tasks of this client."""
 
     async def _begin(self) -> None:
-        """What is left to do before the block is entered."""
+        """Do the remaining work before the block is entered."""
         await trio.lowlevel.checkpoint()
 
     async def _finish(self) -> None:
-        """What is left to do when the block is left."""
+        """Do the remaining work when the block is left."""
         await trio.lowlevel.checkpoint()
 
     def _check_open(self) -> None:

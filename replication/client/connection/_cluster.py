@@ -194,7 +194,7 @@ class Cluster:
     async def check_partition(self, at: PartitionId) -> None:
         """Raise `UnknownTopicError` if a topic that is known has no such partition, as of now: it may have grown.
 
-        Or if it has been deleted since it was asked for. What `refresh` raises, too, where it has to look.
+        Or if it has been deleted since it was asked for. Raises the errors of `refresh`, too, where it has to look.
         """
         if self.topics[at.topic].deleted:
             raise error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(at), "its topic was deleted")

@@ -134,7 +134,7 @@ class Coordinators:
         ) from last
 
     async def describe(self, group: str, *, timeout: float) -> gm.DescribedGroup:
-        """What the coordinator says of one group; raises what `ask` raises."""
+        """The coordinator's description of one group; raises what `ask` raises."""
         answer = await self.ask(group, gm.DescribeGroupsRequest(groups=[group]), timeout=timeout)
         if answer.error != ErrorCode.NONE or not answer.groups:
             return gm.DescribedGroup(group=group, error=answer.error or ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -26,7 +26,7 @@ log = logging.getLogger("insync.client")
 
 @attrs.define(eq=False)
 class Link:
-    """What is known of the way to one node."""
+    """The way to one node, as far as it is known."""
 
     node_id: int
     connection: Connection | None = None
