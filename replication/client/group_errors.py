@@ -1,4 +1,4 @@
-"""What a group's coordinator answers; see `errors` for the rest."""
+"""The errors of consumer groups and their coordinators; see `errors` for the rest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .errors import ClientError, ServerError, add_errors
 
 
 class SubscriptionError(ClientError):
-    """What a consumer reads is chosen in one way: `assign`, or `subscribe` with a `group_id`. It was asked for what
+    """A consumer chooses in one way what it reads: `assign`, or `subscribe` with a `group_id`. It was asked for what
     only the other way has.
     """
 
@@ -42,7 +42,7 @@ class NotCoordinatorError(GroupError):
 
 
 class RecordListTooLargeError(GroupError):
-    """What the coordinator would have to write at once is above the size of a batch."""
+    """The records that the coordinator would have to write at once are above the size of a batch."""
 
     code = ErrorCode.RECORD_LIST_TOO_LARGE
 

@@ -1,4 +1,4 @@
-"""What can go wrong in transactions, and what is known of the outcome then."""
+"""The errors of transactions, and what is known of the outcome then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be wrong about users and their passwords."""
+"""The errors about users and their passwords."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class UserExistsError(ServerError):
 
 
 class UnacceptableCredentialError(ServerError):
-    """What is to be kept of a password is too weak, or costs too much to check."""
+    """The credential to be kept of a password is too weak, or costs too much to check."""
 
     code = ErrorCode.UNACCEPTABLE_CREDENTIAL
 

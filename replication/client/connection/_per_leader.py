@@ -50,10 +50,10 @@ class PerLeader(ABC, Generic[V]):
 
     @abstractmethod
     def _overdue(self, timeout: float) -> str:
-        """What has not happened to a partition within `timeout` seconds."""
+        """The text that says what has not happened to a partition within `timeout` seconds."""
 
     def _failure(self, result: Any) -> ClientError | None:
-        """What is wrong with a result."""
+        """The error in a result, if there is one."""
         at = PartitionId(result.topic, result.partition)
         return error_for(result.error, str(at)) if result.error != ErrorCode.NONE else None
 

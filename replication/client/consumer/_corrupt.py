@@ -29,7 +29,7 @@ class SkippedRecords(NamedTuple):
 
 
 class Skips:
-    """What one consumer has stepped over, the newest last; of very many only the newest are remembered."""
+    """The records that one consumer has skipped, the newest last; of very many only the newest are remembered."""
 
     def __init__(self) -> None:
         self._found: deque[SkippedRecords] = deque(maxlen=_REMEMBERED)
@@ -46,7 +46,7 @@ class Skips:
         )
 
     def taken(self) -> list[SkippedRecords]:
-        """What was noted since this was called last."""
+        """The skipped records noted since the last call."""
         found = list(self._found)
         self._found.clear()
         return found

@@ -67,7 +67,7 @@ class Reading:
     corrupt: int = 0
     corrupt_since: float = 0.0
     waited_for: Leader = NOBODY
-    """Who has had its time to find the damage in its log."""
+    """The leader that has had its time to find the damage in its log."""
     error: ClientError | None = None
     paused: bool = False
     withheld: bool = False
@@ -92,7 +92,7 @@ class Reading:
         self.error = None
 
     def take(self, chunk: Chunk) -> None:
-        """What was read from `fetch_offset` on."""
+        """Add a chunk that was read from `fetch_offset` on."""
         last_epoch = chunk.batches[-1].leader_epoch if chunk.batches else NO_EPOCH
         self.fetch_offset, self.last_epoch = chunk.next_offset, last_epoch
         self.chunks.append(chunk)
@@ -197,7 +197,7 @@ class Fetcher:
         return now
 
     def _full(self, reading: Reading) -> bool:
-        """Enough is read ahead. What is held back does not count: more must be read to know what becomes of it."""
+        """Enough is read ahead. Records held back do not count: more must be read to know what becomes of them."""
         read = sum(len(chunk.data) for chunk in reading.chunks)
         return read >= 2 * self._settings.max_partition_fetch_bytes
 

@@ -43,7 +43,7 @@ _GOODBYE = 1.0
 
 @attrs.frozen(kw_only=True)
 class GroupMetadata:
-    """Who a consumer is in its group, for a producer that commits offsets in a transaction (KIP-447).
+    """A consumer's identity in its group, for a producer that commits offsets in a transaction (KIP-447).
 
     `member_id` empty: it is no member. With `epoch` -1 its offsets are taken without a check if the group has no
     members; with 0 they are refused, since it is yet to join.
@@ -83,8 +83,8 @@ class GroupReader(Client):
     ) -> None:
         """Read these topics together with the other members of the group `group_id`, from the next poll on.
 
-        Each partition goes to one member at a time. What is subscribed to already is replaced. A topic that does
-        not exist yet is read when it does.
+        Each partition goes to one member at a time. A former subscription is replaced. A topic that does not exist
+        yet is read when it does.
 
         Args:
           topics: Names; or a compiled pattern, as below.
@@ -95,8 +95,8 @@ class GroupReader(Client):
             that polls; heartbeats go on meanwhile. Records of a partition are handed out from the end of
             `on_assigned` until `on_revoked` or `on_lost` begins. In `on_revoked` what was handed out can still be
             committed; in `on_lost` it cannot: another member may have the partition. Without `on_lost`,
-            `on_revoked` is called. What a callback raises is raised by the poll. One that is cancelled runs again
-            in the next poll.
+            `on_revoked` is called. A callback that raises ends the poll with its exception. One that is cancelled
+            runs again in the next poll.
 
         Raises:
           SubscriptionError: There is no `group_id`, or partitions are assigned.
@@ -220,7 +220,7 @@ class GroupReader(Client):
     # Polls
 
     async def _advance(self, take: Callable[[], Any], deadline: float) -> Any:
-        """What `take` finds until `deadline`; or a `Due`, which is to be run before this is called again."""
+        """The result of `take` by `deadline`; or a `Due`, which is to be run before this is called again."""
         await trio.lowlevel.checkpoint()
         self._at_hand = None
         member = self._member
@@ -361,7 +361,7 @@ class GroupReader(Client):
     def _read_but(
         self, offsets: Mapping[tuple[str, int], int] | None, unread: Mapping[PartitionId, int]
     ) -> Mapping[tuple[str, int], int] | None:
-        """What a façade's caller has seen, which polls ahead of it."""
+        """The offsets up to which a façade's caller has read; the façade polls ahead of it."""
         if offsets is not None or not unread or not self._settings.group_id:
             return offsets
         return {at: min(end, unread.get(at, end)) for at, end in self._to_commit(None).items()}
@@ -381,7 +381,7 @@ class GroupReader(Client):
         await change_offsets(self._coordinators, request, what="commit", timeout=timeout)
 
     async def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[PartitionId, int | None]:
-        """What the group has committed of each partition: the offset of the next record to read; None: nothing.
+        """The group's committed offset of each partition: that of the next record to read; None: there is none.
 
         An offset that a transaction is about to replace is waited for.
 
@@ -423,7 +423,7 @@ class GroupReader(Client):
         return {at: max(0, end - positions[at]) for at, end in ends.items()}
 
     def group_metadata(self) -> GroupMetadata:
-        """Who this consumer is in its group now.
+        """This consumer's identity in its group now.
 
         Raises:
           SubscriptionError: There is no `group_id`.
@@ -542,7 +542,7 @@ def _check_change(code: int, thing: str, message: str = "") -> None:
 async def group_offsets(
     coordinators: Coordinators, request: gm.GroupOffsetsRequest, *, timeout: float
 ) -> dict[PartitionId, int]:
-    """What is committed, by partition; raises what `Coordinators.ask` raises."""
+    """A group's committed offsets, by partition; raises what `Coordinators.ask` raises."""
     thing = f"group {request.group!r}: offsets"
     deadline = trio.current_time() + timeout
     attempt = 0

@@ -1,4 +1,4 @@
-"""What a reader with `isolation_level=read_committed` gets: nothing of a transaction before it is committed.
+"""The records that a reader with `isolation_level=read_committed` gets: none of a transaction before its commit.
 
 Nodes send it what lies below the last stable offset, where every transaction is decided, and say which of them were
 aborted (KIP-98).

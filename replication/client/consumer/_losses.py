@@ -1,4 +1,4 @@
-"""What a reader is told when records that it was to read are gone: which ones, and by what."""
+"""The errors for a reader when records that it was to read are gone: which ones, and by what."""
 
 from __future__ import annotations
 

@@ -52,14 +52,14 @@ class Due:
 
 @attrs.frozen
 class Listener:
-    """What the caller wants to hear of its partitions; each may be None."""
+    """The callbacks by which the caller hears of its partitions; each may be None."""
 
     on_assigned: Listen | None = None
     on_revoked: Listen | None = None
     on_lost: Listen | None = None
 
     def of(self, kind: me.CallbackKind) -> Listen | None:
-        """Who does not listen to losses hears of them as of revocations, as in Kafka."""
+        """A caller that does not listen to losses hears of them as of revocations, as in Kafka."""
         match kind:
             case me.CallbackKind.ASSIGNED:
                 return self.on_assigned
@@ -91,7 +91,7 @@ class Member:
         self.machine = machine
         self.listener = listener
         self.failure: ClientError | None = None
-        """What the next poll raises; it stays if the group does not take this consumer."""
+        """The error that the next poll raises; it stays if the group does not take this consumer."""
         self._watching = trio.CancelScope()
         """Of the pattern by which topics are found."""
         self.held: dict[PartitionId, TopicPartition] = {}
@@ -121,7 +121,7 @@ class Member:
 
     @staticmethod
     def clock() -> float:
-        """What the machine goes by: unlike trio's it can be read in any thread."""
+        """The machine's clock: unlike trio's it can be read in any thread."""
         return time.monotonic()
 
     # The machine
@@ -288,7 +288,7 @@ class Member:
         self._reads.wake()
 
     def _warn(self, reply: Any) -> None:
-        """What is waited for silently is to be seen somewhere."""
+        """The reason for a silent wait is to be seen somewhere."""
         told = isinstance(reply, gm.ConsumerGroupHeartbeatResponse | gm.JoinGroupResponse)
         if told and not self.is_closing:
             # A number: a coordinator of a later version may answer one that has no name here.
@@ -310,7 +310,7 @@ class Member:
 
     @property
     def due(self) -> Due | None:
-        """What the caller is to run now; the same until `called_back`."""
+        """The callback that the caller is to run now; the same until `called_back`."""
         return self._due
 
     def check(self) -> None:
@@ -455,7 +455,7 @@ class Member:
         self.step(me.Closed(deadline=time.monotonic() + timeout, leave_group=leave_group))
 
     async def next_of_close(self) -> Due | None:
-        """What the caller is to run before it goes on closing; None: it is over."""
+        """The callback that the caller is to run before it goes on closing; None: it is over."""
         while not self._ended.is_set():
             if self._due is not None:
                 return self._due

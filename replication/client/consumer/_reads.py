@@ -1,4 +1,4 @@
-"""Which partitions a consumer fetches and hands out, and whose turn it is."""
+"""The partitions that a consumer fetches and hands out, and whose turn it is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Reads:
         """Those that may be handed out."""
 
     def reading(self, at: PartitionId) -> Reading | None:
-        """What is known of a partition."""
+        """The reading of a partition, if there is one."""
         return self.fetcher.readings.get(at)
 
     def assign(self, partitions: Iterable[PartitionId]) -> list[Reading]:
@@ -65,5 +65,5 @@ class Reads:
                 del self.fetcher.readings[at]
 
     def wake(self) -> None:
-        """Whoever waits for records looks again."""
+        """Let the tasks that wait for records look again."""
         self.fetcher.arrived.set()

@@ -27,7 +27,7 @@ except ImportError:  # setup.py builds it for CPython only
     _joining = None  # type: ignore[assignment]
 
 RECORD_OVERHEAD = record_overhead_bytes(1 << 20, 1 << 20)
-"""What a record without headers counts for beside its key and value."""
+"""The bytes that a record without headers counts for, beside its key and value."""
 _HEADER_OVERHEAD = 10
 _ANY = 1 << 62
 T = TypeVar("T")
@@ -309,8 +309,8 @@ class Accumulator:
     async def in_line(self, attempt: Callable[[], T | None]) -> T:
         """Wait for memory: `attempt`, to which `in_turn` has to be said, is made until it gives something.
 
-        Who comes first is served first, however much it needs: others get no memory meanwhile. While anybody waits,
-        batches do not linger.
+        The first to come is served first, however much it needs: others get no memory meanwhile. While anybody
+        waits, batches do not linger.
         """
         self.waiting += 1
         self._wake(0)
@@ -369,7 +369,7 @@ def _fitting(lengths: Sequence[int], overhead: int, room: int) -> int:
 
 
 def headers_size(headers: Headers) -> int:
-    """What headers count for. Refuse an invalid one now: when the batch is built, it would fail all its records."""
+    """The size of headers. Refuse an invalid one now: when the batch is built, it would fail all its records."""
     size = 0
     try:
         if not isinstance(headers, Sequence):  # what can be gone through once only may be needed twice
@@ -438,7 +438,7 @@ def join(self: Accumulator, topic: str, value: bytes | None, key: bytes | None) 
 
 
 def make_joiner(accumulator: Accumulator) -> Callable[[str, bytes | None, bytes | None], Delivery | None]:
-    """What an accumulator calls for a record that may join a batch."""
+    """The function that an accumulator calls for a record that may join a batch."""
     return partial(join, accumulator) if _joining is None else _joining.Joiner(accumulator)
 
 

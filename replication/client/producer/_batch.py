@@ -39,7 +39,7 @@ def log_unseen(what: str, error: Exception) -> None:
 
 
 class ProducerIdentity(NamedTuple):
-    """Who writes, for nodes to tell a repeated batch from a new one (KIP-98)."""
+    """A producer's id and epoch, by which nodes tell a repeated batch from a new one (KIP-98)."""
 
     producer_id: int
     epoch: int
@@ -112,7 +112,7 @@ class Batch:
         self.error: ClientError | None = None
         self.event: trio.Event | None = None
         self.parts: Sequence[Batch] | None = None
-        """What it was divided into, as it was too large. They have the outcomes; it is `done` when all are."""
+        """The parts of a batch that was too large. They have the outcomes; it is `done` when all are."""
         self.starts: Sequence[int] = ()
         """Of each part, the index here of its first record."""
         self.undone = 0

@@ -11,7 +11,7 @@ KEPT = 16 << 20
 
 
 class Buffers:
-    """Of one producer. What somebody still looks at (a request that was given up, say) is never used again."""
+    """Of one producer. A buffer still looked at (by a request that was given up, say) is never used again."""
 
     def __init__(self) -> None:
         self._free: dict[int, list[bytearray]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""What has become of a batch that was not acknowledged."""
+"""The fate of a batch that was not acknowledged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def unmade(batch: Batch, error: Exception, outcome: Outcome = "absent") -> Batch
 
 
 def code_of(result: m.ProduceResult | None) -> tuple[ErrorCode, str]:
-    """What a node says of a batch, which may be nothing, and its words for it."""
+    """The error code and the words in a node's answer about a batch; the answer may be missing."""
     if result is None:
         return ErrorCode.UNKNOWN_SERVER_ERROR, "the answer does not contain the partition"
     try:

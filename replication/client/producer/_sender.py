@@ -1,6 +1,6 @@
 """Sends batches to leaders: in which requests they go, and what an answer means for them.
 
-Which batch of a partition may go next, and under which sequence, is for its `SendWindow` to say.
+The `SendWindow` of a partition decides which batch may go next, and under which sequence.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Sender:
     # Transactions
 
     def begin_transaction(self, identity: ProducerIdentity) -> None:
-        """What is sent from now on belongs to a transaction with this producer epoch. Nothing else is under way."""
+        """Records sent from now on belong to a transaction with this producer epoch. Nothing else is under way."""
         assert not self.accumulator.pending, "the last transaction has ended"
         self._transaction, self._given_up, self.has_sent = identity, None, False
         self.accumulator.transaction = identity
@@ -506,7 +506,7 @@ class Sender:
             sequence = (sequence + part.count) % SEQUENCE_MODULUS
 
     def _warn_of(self, batch: Batch, error: BaseException) -> None:
-        """Who only waits should not have to wait for `delivery_timeout_ms` to learn what for."""
+        """A caller that only waits should not have to wait for `delivery_timeout_ms` to learn what for."""
         now = trio.current_time()
         waited = now - batch.created
         if waited >= _PATIENCE and now - self._warned_at >= _PATIENCE:

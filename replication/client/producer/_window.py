@@ -5,9 +5,9 @@ A pure machine: it sends nothing, reads no clock, draws no random number. `Produ
 Order and exactly-once (KIP-98, KIP-360). Up to `limit` batches are in flight. When one of them fails retriably
 nothing more is sent until all have settled; then those that were not acknowledged go again in sequence order, byte
 for byte, so that the leader recognises a repetition. A batch of which no bytes can be made takes no sequence, so it
-leaves no gap. One that is given up after it was sent may leave a gap in the sequences. What was sent behind it is
-tried under the old epoch first: accepted means that there is no gap; out of order proves that none of it is in the
-log, and it moves to the next epoch.
+leaves no gap. One that is given up after it was sent may leave a gap in the sequences. The batches sent behind it
+are tried under the old epoch first: accepted means that there is no gap; out of order proves that none of them is
+in the log, and they move to the next epoch.
 
 A batch that its leader refuses as too large may be `divided` (KIP-126). Its parts have its sequences between them,
 so what was sent behind it stays as it is. Where an earlier attempt of the whole may have been written, a leader
@@ -27,7 +27,7 @@ WINDOW = 5
 
 
 class Sendable(Protocol):
-    """What the window knows of a batch."""
+    """A batch, as the window knows it."""
 
     number: int
     """Its place among those of the partition; given by the window, and higher once one before it is divided."""

@@ -1,8 +1,8 @@
 """A producer of whole record batches, for programs that build them themselves: connectors, loaders, mirrors.
 
-It sends what it is given, byte for byte: identity and sequences are the caller's. Which batch of a partition goes
-next is for its `SendWindow` to say, as with `Producer`. What cannot be repaired ends the whole producer: there is
-no way to leave a batch out.
+It sends what it is given, byte for byte: identity and sequences are the caller's. The `SendWindow` of a partition
+decides which batch goes next, as with `Producer`. A failure that cannot be repaired ends the whole producer: there
+is no way to leave a batch out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ACKS_ALL = -1
 
 
 class Written(NamedTuple):
-    """What a producer has committed in a partition: sequence and offset of its last record, -1 for none, and its
+    """A producer's committed state in a partition: sequence and offset of its last record, -1 for none, and its
     epoch.
     """
 
@@ -148,7 +148,7 @@ class BatchProducer(Client):
     async def written(
         self, producer_id: int, partitions: Iterable[tuple[str, int]]
     ) -> dict[PartitionId, Written]:
-        """What a producer has committed in each partition.
+        """A producer's committed state in each partition.
 
         Waits until all that is in the log of it is committed, so that nothing of it can vanish any more.
         Raises RequestTimeoutError if the leaders do not tell within `delivery_timeout_ms`.
@@ -292,7 +292,7 @@ class BatchProducer(Client):
         await trio.sleep(self._cluster.quick_backoff(queue.retries))
 
     def _outcome(self, queue: _Queue, sent: _Sent) -> Exception | None:
-        """What went wrong with one that has settled."""
+        """The error of a batch that has settled, if it failed."""
         outcome = sent.outcome
         if isinstance(outcome, NotAuthorisedError):
             return AuthorizationError(f"{queue.at}: {outcome}")
@@ -342,7 +342,7 @@ async def ask_until_told(cluster: Cluster, kind: m.Kind, request: object, timeou
 
 
 class _Describe(PerLeader[Written]):
-    """What a producer has committed; asked until nothing of it awaits its commit."""
+    """A producer's committed state; asked for until nothing of it awaits its commit."""
 
     kind = m.Kind.DESCRIBE_PRODUCERS
     leads = (ErrorCode.OFFSET_NOT_AVAILABLE,)

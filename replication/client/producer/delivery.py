@@ -1,4 +1,4 @@
-"""What `send` hands back: a slot in a batch, whose outcome all records share that are sent with it."""
+"""The result of `send`: a slot in a batch, whose outcome all records share that are sent with it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class RecordMetadata(NamedTuple):
 class Delivery:
     """The outcome of one record, now or later.
 
-    That it failed is logged when it is collected, unless somebody has looked: `error`, `result`, `wait`, or a
-    callback.
+    Its failure is logged when the delivery is collected, unless somebody has looked: `error`, `result`, `wait`, or
+    a callback.
     """
 
     __slots__ = ("_batch", "_index")

@@ -55,7 +55,7 @@ class Producer(Client):
     _sender: Sender
     _transactions: Transactions | None = None
     _direct: _joining.Sender | None = None
-    """What `send` is while the block is open, if it is the one in C."""
+    """The sender in C that is `send` while the block is open, if there is one."""
 
     def __init__(
         self,
@@ -493,7 +493,7 @@ class Intake:
 
     @property
     def joiner(self) -> _joining.Joiner | None:
-        """What takes a record that joins an open batch, if that is C. For the producer's thread."""
+        """The joiner that takes records for open batches, if it is the one in C. For the producer's thread."""
         joiner = self._producer._accumulator.join
         return joiner if _joining is not None and isinstance(joiner, _joining.Joiner) else None
 

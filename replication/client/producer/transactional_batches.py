@@ -1,7 +1,7 @@
 """Transactions of whole record batches, for connectors: one process writes, and another one decides.
 
 A transaction is named by its transactional id, producer id and epoch (`NamedProducer`), which is all that the
-process needs that commits it. What was written by a process that is gone is aborted by whoever begins the next one.
+process needs that commits it. The process that begins the next transaction aborts the batches of one that is gone.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class TransactionalBatchProducer(BatchProducer):
     async def begin(self) -> NamedProducer:
         """Take the transactional id over, and begin a transaction; its ids.
 
-        What another producer of the id has left open is aborted, and has ended when this returns; what it still
-        sends is refused. Once for each producer.
+        A transaction that another producer of the id has left open is aborted, and has ended when this returns;
+        what the other still sends is refused. Once for each producer.
 
         Raises:
           RequestTimeoutError: No coordinator has answered within `max_block_ms`.
@@ -84,7 +84,7 @@ class TransactionalBatchProducer(BatchProducer):
         return self._who
 
     async def committed_offsets(self, group: str) -> dict[PartitionId, int]:
-        """What a group has committed, all of it decided: it waits for transactions under way (KIP-447).
+        """A group's committed offsets, all decided: the call waits for transactions under way (KIP-447).
 
         Raises RequestTimeoutError without an answer within `max_block_ms`.
         """

@@ -1,4 +1,4 @@
-"""What clients for code without trio share: a daemon thread in which the trio one is open."""
+"""The common part of clients for code without trio: a daemon thread in which the trio client is open."""
 
 from __future__ import annotations
 

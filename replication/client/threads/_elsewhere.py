@@ -27,7 +27,7 @@ def consumer_elsewhere(bootstrap_servers: str | Sequence[str], settings: Consume
 
 
 async def poll_step(consumer: Consumer, seconds: float, *, batches: bool = False) -> Any:
-    """What a poll gives; or a `Due`, to be run before the next step (and then `called_back`)."""
+    """The result of a poll; or a `Due`, to be run before the next step (and then `called_back`)."""
     return await consumer._step(trio.current_time() + seconds, batches=batches)
 
 

@@ -110,7 +110,7 @@ class HandedOver:
 Queued = tuple[HandedOver, int, float, tuple[Any, ...]]
 """A record with its cost, the time by which its outcome must be known, and what `try_append` takes."""
 FULL, QUEUED, FIRST, CLOSED = range(4)
-"""What becomes of a record that is offered. FIRST: it is queued, and somebody must be told to take it."""
+"""The results of offering a record. FIRST: it is queued, and somebody must be told to take it."""
 
 
 class RecordQueue:
@@ -266,7 +266,7 @@ class Handover:
             )
 
     def no_space(self, settings: ProducerSettings, *, waited: bool) -> BufferFullError:
-        """What to raise for a record that found no room."""
+        """The error to raise for a record that found no room."""
         within = (
             f"no buffer space within max_block_ms={settings.max_block_ms}" if waited else "no buffer space"
         )

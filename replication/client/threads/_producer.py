@@ -273,8 +273,8 @@ class BlockingProducer(BlockingClient[Producer]):
     def close(self, timeout: float | None = None) -> None:
         """Wait for the outcomes of all that was sent, for at most `timeout` seconds, and end.
 
-        By default `delivery_timeout_ms`. What has no outcome by then fails with `ClosedError`, and may be in the
-        log nevertheless.
+        By default `delivery_timeout_ms`. Records without an outcome by then fail with `ClosedError`, and may be in
+        the log nevertheless.
         """
         super().close(timeout)
 

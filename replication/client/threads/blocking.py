@@ -1,8 +1,8 @@
 """Producer, consumer and admin for code without trio: scripts and threads. (asyncio: `insync.replication.asyncio`.)
 
 Each runs its trio client in a daemon thread of its own. All methods may be called from any thread; errors are
-raised in the caller. `close` comes back within its timeout, also after a KeyboardInterrupt. What is open in a child
-process that was forked belongs to the parent: open new ones there.
+raised in the caller. `close` comes back within its timeout, also after a KeyboardInterrupt. Clients that are
+open at a fork belong to the parent: open new ones in the child process.
 """
 
 from __future__ import annotations
