@@ -7,8 +7,8 @@ from .errors import ClientError, ServerError, add_errors
 
 
 class SubscriptionError(ClientError):
-    """A consumer chooses in one way what it reads: `assign`, or `subscribe` with a `group_id`. It was asked for what
-    only the other way has.
+    """A consumer chooses in one way what it reads: `assign`, or `subscribe` with a `group_id`. It was asked for
+    what only the other way has.
     """
 
 

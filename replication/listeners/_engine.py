@@ -1,4 +1,4 @@
-"""What a listener does, in trio: polls, gives records to handlers, commits, and looks after what fails."""
+"""The work of a listener, in trio: it polls, gives records to handlers, commits, and looks after failures."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Engine:
                 lane.release()
 
     def status(self) -> ListenerStatus:
-        """What it is doing now."""
+        """The listener's status now."""
         positions = self.consumer.positions() if self.state in ("running", "stopping") else {}
         partitions = {at: self._status_of(at, read) for at, read in positions.items()}
         return ListenerStatus(state=self.state, partitions=partitions, **attrs.asdict(self.counts))

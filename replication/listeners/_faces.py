@@ -1,4 +1,4 @@
-"""What the listeners for asyncio and for threads share: a thread of trio's, and producers lent from it."""
+"""The common part of the listeners for asyncio and for threads: a thread of trio's, and producers lent from it."""
 
 from __future__ import annotations
 

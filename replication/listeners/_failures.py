@@ -1,4 +1,4 @@
-"""What becomes of a record that fails. Pure: no clock, no I/O."""
+"""The treatment of a record that fails. Pure: no clock, no I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class Verdict(enum.Enum):
-    """What becomes of a record whose handler has failed too often, everywhere."""
+    """The fate of a record whose handler has failed too often, everywhere."""
 
     DEAD_LETTER = "dead_letter"
     SKIP = "skip"

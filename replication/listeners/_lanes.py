@@ -12,7 +12,7 @@ from ._turns import Turn
 
 @attrs.define(eq=False)
 class Counts:
-    """What a listener has done since it began; see `ListenerStatus`."""
+    """The counts of a listener since it began; see `ListenerStatus`."""
 
     handled: int = 0
     failures: int = 0

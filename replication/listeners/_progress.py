@@ -1,4 +1,4 @@
-"""Which offsets may be committed, and when. Pure: no clock, no I/O."""
+"""The offsets that may be committed, and when. Pure: no clock, no I/O."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class AckMode(enum.Enum):
     COUNT = "count"
     """After `ack_count` records."""
     COUNT_TIME = "count_time"
-    """Whichever of both is first."""
+    """The earlier of both."""
     MANUAL = "manual"
     """As BATCH, of those records that the handler has acknowledged."""
     MANUAL_IMMEDIATE = "manual_immediate"
@@ -50,7 +50,7 @@ class Progress:
     next: int | None = None
     """Everything that was handed out below this offset is done; None: nothing yet."""
     committed: int | None = None
-    """What was committed last."""
+    """The offset that was committed last."""
     _open: deque[int] = attrs.Factory(deque)
     _left: set[int] = attrs.Factory(set)
     """Of those the ones that are not done."""
@@ -78,12 +78,12 @@ class Progress:
 
     @property
     def due(self) -> int | None:
-        """What may be committed and was not."""
+        """The offset that may be committed and was not."""
         return self.next if self.next is not None and self.next > (self.committed or 0) else None
 
 
 class Commits:
-    """What is due to be committed, of all partitions of a listener."""
+    """The commits that are due, of all partitions of a listener."""
 
     def __init__(self, mode: AckMode, *, count: int, seconds: float, now: float) -> None:
         self.partitions: dict[PartitionId, Progress] = {}

@@ -32,7 +32,7 @@ class Turn:
     """By `time.monotonic()`: others are to have their turn."""
     is_batch: bool
     extra: Callable[[Sequence[ConsumerRecord]], tuple[Any, ...]]
-    """What the handler is given besides records."""
+    """The handler's arguments besides records."""
     done: int = 0
     """How many of the records are."""
     error: Exception | None = None
@@ -131,10 +131,10 @@ class Hands(ABC):
 
     @abstractmethod
     def acknowledgment(self, tell: Callable[[], Awaitable[None]], *, waits: bool) -> Any:
-        """What a handler acknowledges records with; `tell` does it in trio. waits: until it is committed."""
+        """The object with which a handler acknowledges records; `tell` does it in trio. waits: until it is committed."""
 
     def lend(self, producer: Producer) -> Any:
-        """What a handler sends with."""
+        """The producer with which a handler sends."""
         return producer
 
     async def flush(self, lent: Any) -> None:  # noqa: B027 - in trio nothing is on its way to the producer

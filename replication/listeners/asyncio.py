@@ -96,7 +96,7 @@ class Listener(Elsewhere):
         await self._ask(lambda engine: engine.resume(chosen))
 
     async def status(self) -> ListenerStatus:
-        """What it is doing, its partitions and their lag."""
+        """The listener's state, its partitions and their lag."""
         return await self._there(self._status)
 
     async def _ask(self, function: Callable[[Engine], None]) -> None:

@@ -73,7 +73,7 @@ class Listener(Elsewhere):
         self._ask(lambda engine: engine.resume(chosen))
 
     def status(self) -> ListenerStatus:
-        """What it is doing, its partitions and their lag."""
+        """The listener's state, its partitions and their lag."""
         return self._there(self._status)
 
     def _ask(self, function: Callable[[Engine], None]) -> None:

@@ -1,4 +1,4 @@
-"""What a listener raises."""
+"""The errors of a listener."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ListenerError(ClientError):
 class HandlerFailedError(ListenerError):
     """A handler has failed too often, and nothing was said to do with such records; the cause is its exception.
 
-    What was done before is committed; the record comes again when the group is read again.
+    The records done before are committed; the record comes again when the group is read again.
     """
 
 

@@ -32,7 +32,7 @@ _NOTHING = {
 
 
 class Listening:
-    """What the listeners for trio, asyncio and threads share.
+    """The common part of the listeners for trio, asyncio and threads.
 
     Args:
       servers: URLs of some nodes.
@@ -177,7 +177,7 @@ class Listener(Listening):
         self._running().resume(partitions_given(partitions))
 
     def status(self) -> ListenerStatus:
-        """What it is doing, its partitions and their lag."""
+        """The listener's state, its partitions and their lag."""
         return self._status()
 
     async def run(self) -> None:

@@ -92,7 +92,7 @@ class ListenerSettings:
 
     @property
     def failures(self) -> Failures:
-        """What becomes of records that fail."""
+        """The treatment of records that fail."""
         return Failures(
             retries=self.retries,
             backoff=self.retry_backoff_ms / 1000,

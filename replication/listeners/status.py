@@ -1,4 +1,4 @@
-"""What a listener is doing."""
+"""The status of a listener."""
 
 from __future__ import annotations
 

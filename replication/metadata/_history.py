@@ -1,4 +1,4 @@
-"""Which keys changed at which revision, for a while: what a store's `changes` is made of."""
+"""The keys that changed at each revision, for a while: the source of a store's `changes`."""
 
 from __future__ import annotations
 

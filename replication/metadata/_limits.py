@@ -12,7 +12,7 @@ from .errors import TransactionTooLargeError
 
 @attrs.frozen(kw_only=True)
 class Limits:
-    """What a store takes in one commit: all that is within them is taken, whatever is above is refused at once.
+    """The limits of one commit in a store: all that is within them is taken, whatever is above is refused at once.
 
     max_operations: of the operations, and of the compares; None: any number. max_bytes: of all of them together,
     each counted as `size_of` does; None: any number. item_bytes: what each one takes beside its key and its value.
@@ -47,7 +47,7 @@ class Limits:
             )
 
     def with_also(self, other: Limits) -> Limits:
-        """What is within both."""
+        """The stricter of both, figure by figure."""
         return Limits(
             max_operations=_least(self.max_operations, other.max_operations),
             max_bytes=_least(self.max_bytes, other.max_bytes),

@@ -43,7 +43,7 @@ class CountedLog:
         self._untold: dict[str, int] = {}
 
     def error(self, what: str, message: str) -> None:
-        """`what` tells which lines are the same."""
+        """Log a message; lines with one `what` count as the same."""
         now = trio.current_time()
         if now - self._told.get(what, -math.inf) < TELL_SECONDS:
             self._untold[what] = self._untold.get(what, 0) + 1

@@ -48,7 +48,7 @@ class Listing:
 
 @attrs.frozen
 class Delta:
-    """What leads from the listing of a prefix at an older revision to the one at `revision`.
+    """The step from the listing of a prefix at an older revision to the one at `revision`.
 
     entries: keys that were put since, as they stand at `revision`, in no order. deleted: keys that are not there
     at `revision` and may have been before. Both may name keys that did not change, and keys that came and went in

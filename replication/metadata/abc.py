@@ -57,10 +57,10 @@ class MetadataStore(ABC):
     Keys are non-empty strings without NUL, values are bytes. All reads and transactions are linearizable. The
     store's revision rises with each transaction that changed something, the end of a session included, and never
     goes back; every reading carries it, and with it the store's identity (`store_id`), a random text that the store
-    was given when it was made. Who finds another identity, or a revision below one that it knows, is not at the
-    store that it knew: another one lies at its address, or an older state of it was restored. Every
-    method raises `StoreUnavailableError` if the store cannot be reached (nothing happened) and
-    `StoreClosedError` outside of the `async with`. A method that is cancelled may or may not take effect.
+    was given when it was made. A reader that finds another identity, or a revision below one that it knows, is not
+    at the store that it knew: another one lies at its address, or an older state of it was restored. Every method
+    raises `StoreUnavailableError` if the store cannot be reached (nothing happened) and `StoreClosedError` outside
+    of the `async with`. A method that is cancelled may or may not take effect.
 
     default_session_timeout_ms: of a node's session where its settings name none.
     """
@@ -69,7 +69,7 @@ class MetadataStore(ABC):
 
     @property
     def limits(self) -> Limits:
-        """What one commit may hold; more is refused at once with `TransactionTooLargeError`.
+        """The limits of one commit; more is refused at once with `TransactionTooLargeError`.
 
         The figures hold while the handle is open; a store that has to ask for them does so when it is entered.
         """
@@ -97,12 +97,12 @@ class MetadataStore(ABC):
         """Read all keys that start with `prefix` ("" for all) in one snapshot."""
 
     async def changes(self, prefix: str, since_revision: int) -> Delta | TooOld:
-        """What has changed under `prefix` since `since_revision`; it costs what has changed, not what is there.
+        """The changes under `prefix` since `since_revision`; they cost what has changed, not what is there.
 
         `since_revision` is that of a `Listing` or a `Delta` of this prefix, or of any other read or commit of this
-        store. Like a list it shows every transaction that was committed before the call. What the deltas add up
-        to is what a list shows at their revision, whatever deletes, ends of sessions, lost connections and restarts
-        lie in between:
+        store. Like a list it shows every transaction that was committed before the call. The deltas add up to what
+        a list shows at their revision, whatever deletes, ends of sessions, lost connections and restarts lie in
+        between:
 
             listing = await store.list("topics/")
             async for _ in events:
@@ -139,7 +139,7 @@ class MetadataStore(ABC):
         """Put the store's revision above `floor`, once, and return it: for the repair of a store.
 
         A store that was restored from a backup, or made in place of one that was lost, stands at a lower revision
-        than its readers have seen, and would give the revisions in between a second time. What came before is
+        than its readers have seen, and would give the revisions in between a second time. The former history is
         forgotten: `changes` since any former revision is `TooOld`, and sessions get ids that nobody has had. With a
         `store_id` the store takes that identity, so that its readers take it for the one that they know.
         Raises `StoreUnsupportedError`: the store cannot do this.

@@ -42,7 +42,7 @@ class StoreClosedError(MetadataError):
 
 
 class StoreCorruptError(MetadataError):
-    """What lies at the store's address is damaged, or is no metadata store at all."""
+    """The data at the store's address is damaged, or is no metadata store at all."""
 
 
 class StoreVersionError(MetadataError):

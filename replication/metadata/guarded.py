@@ -1,9 +1,10 @@
 """The border between the framework and the code of a store, which anybody may have written.
 
-`open_store` puts every store behind it. Whatever a store raises that the interface does not know, wherever it does
-so (in a call, in a watch, in a task of its own), becomes `StoreUnavailableError`, or `Unknown` of a transaction. A
-call that does not return has a deadline. Failures that follow each other are told later and later, see `Pace`. So
-a defect of a plugin, a damaged file or a full disk costs a node its store for as long, and nothing else.
+`open_store` puts every store behind it. Any exception of a store that the interface does not know, wherever it is
+raised (in a call, in a watch, in a task of its own), becomes `StoreUnavailableError`, or `Unknown` of a
+transaction. A call that does not return has a deadline. Failures that follow each other are told later and later,
+see `Pace`. So a defect of a plugin, a damaged file or a full disk costs a node its store for as long, and nothing
+else.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from .errors import (
 )
 
 CALL_SECONDS = 15.0
-"""What a read or a transaction may take: longer than any store of the framework waits for a lock or an answer."""
+"""Time limit of a read or a transaction: longer than any store of the framework waits for a lock or an answer."""
 
 SESSION_SECONDS = 30.0
-"""What opening or closing a session may take, which may be a connection of its own."""
+"""Time limit of opening or closing a session, which may be a connection of its own."""
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ class StoreFailedError(StoreUnavailableError):
 
 @attrs.frozen
 class _Failure:
-    """What a store's code did that it should not have done. what: the same for failures of the same kind."""
+    """A failure of a store's code. what: the same for failures of the same kind."""
 
     what: str
     text: str
@@ -237,7 +238,7 @@ class GuardedStore(MetadataStore):
         seconds: float,
         scope: trio.CancelScope | None = None,
     ) -> T | _Failure:
-        """What a call of the store returns, or how it failed. Raises what the interface knows."""
+        """The result of a call of the store, or its failure. Raises what the interface knows."""
         scope = scope or trio.CancelScope()
         scope.deadline = trio.current_time() + seconds
         self._calls[scope] = None
@@ -257,7 +258,7 @@ class GuardedStore(MetadataStore):
         return result
 
     def _sorted(self, call: str, error: MetadataError) -> _Failure:
-        """Raise what callers know. What else a store may say is an outage to them, however it came about."""
+        """Raise what callers know. Any other error of a store is an outage to them, however it came about."""
         match error:
             case StoreClosedError() if not self._leave.is_set():
                 return self._failure(call, error)

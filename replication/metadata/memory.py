@@ -44,7 +44,7 @@ _named: weakref.WeakValueDictionary[str, MemoryHub] = weakref.WeakValueDictionar
 
 
 class MemoryHub:
-    """What the handles of one memory store share, and the faults that a test may inject.
+    """The shared state of one memory store's handles, and the faults that a test may inject.
 
     watch_delay: seconds of trio's clock by which every watch event comes late.
     """

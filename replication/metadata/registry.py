@@ -25,7 +25,7 @@ StoreFactory = Callable[[str], MetadataStore]
 
 
 REMOTE = "remote+"
-"""What stands before a transport's scheme for a store that is served there."""
+"""The prefix of a transport's scheme for a store that is served there."""
 
 
 def open_store(
@@ -38,7 +38,7 @@ def open_store(
     `insync store` serves there, or the scheme of an installed plugin. `security`: for remote stores, what to prove
     to the server and to ask of it; without it what the environment names. `identity`: for remote stores, as whom
     to come: their servers let in nodes, and whom their rules name.
-    What it returns is a `GuardedStore`: errors that the interface does not know become `StoreUnavailableError`.
+    The handle is a `GuardedStore`: errors that the interface does not know become `StoreUnavailableError`.
     Raises `UnknownStoreSchemeError`, `InvalidStoreUrlError`, or `StoreLoadError` for a plugin that fails here.
     """
     scheme, separator, _ = url.partition("://")
@@ -73,7 +73,7 @@ def _origin(point: EntryPoint) -> str:
 
 
 def _make(point: EntryPoint, url: str) -> MetadataStore:
-    """What a plugin makes of its URL."""
+    """The store that a plugin makes of its URL."""
     try:
         factory: StoreFactory = point.load()
     except Exception as error:

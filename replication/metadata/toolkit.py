@@ -1,4 +1,4 @@
-"""What every store needs and a store's author need not write again: the rules of a transaction, and watches.
+"""Parts of every store that its author need not write again: the rules of a transaction, and watches.
 
 `check_key`, `check_prefix`, `check_timeout` and `check_transaction` raise `InvalidTransactionError` as the
 interface asks; `holds` decides a compare; `WatchHub` keeps the open watches of a handle, merges their events

@@ -30,7 +30,7 @@ async def _delta(bench: Bench, store: MetadataStore, prefix: str, since: int) ->
 
 
 async def _check(bench: Bench, store: MetadataStore, prefix: str, held: Listing) -> Listing:
-    """What was held and the delta since add up to the listing, which is returned."""
+    """The held listing and the delta since add up to the present listing, which is returned."""
     while True:
         delta = await _delta(bench, store, prefix, held.revision)
         listing = await store.list(prefix)

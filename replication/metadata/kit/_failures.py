@@ -24,7 +24,7 @@ _PATIENCE_SECONDS = 8.0 * PATIENCE
 
 
 async def _again(call: Callable[[], Awaitable[object]]) -> object:
-    """What a call returns once the handle is connected again."""
+    """The result of a call once the handle is connected again."""
     with trio.move_on_after(_PATIENCE_SECONDS):
         while True:
             try:
@@ -102,7 +102,7 @@ async def a_lost_answer_is_unknown(bench: Bench) -> None:
 async def _commit_while_cut(
     bench: Bench, store: MetadataStore, key: str, checkpoints: int
 ) -> Outcome | StoreUnavailableError | None:
-    """What a commit ends in when the connection is cut some moments later; None: there is none to cut."""
+    """The outcome of a commit when the connection is cut some moments later; None: there is none to cut."""
     outcomes: list[Outcome | StoreUnavailableError] = []
 
     async def begin() -> None:
@@ -158,7 +158,7 @@ def _expect_one_transaction(entries: dict[str, Entry], count: int) -> None:
 
 @_case
 async def a_dying_session_never_writes_half(bench: Bench) -> None:
-    """What a dying session writes is whole: persistent and ephemeral keys and deletes, or nothing of them."""
+    """The writes of a dying session are whole: persistent and ephemeral keys and deletes, or nothing of them."""
     async with bench.handle() as store, bench.handle() as other:
         session = await store.open_session(bench.short_ms)
         await commit(store, Put("d/start", b"", ephemeral=True), session=session)
@@ -230,7 +230,7 @@ async def _refused(store: MetadataStore, session: Session) -> None:
 
 @_case
 async def only_errors_of_the_interface_are_raised(bench: Bench) -> None:
-    """Whatever the arguments, and while connections are lost, nothing but a `MetadataError` is raised."""
+    """The store raises nothing but a `MetadataError`, whatever the arguments, and while connections are lost."""
     odd = [".", "..", "/", "//", "a" * 300, "%2F", " ", "\n", "\x7f", "é\U0010ffff", "zookeeper"]
     async with bench.handle() as store:
         for key in odd:

@@ -18,7 +18,7 @@ _MOST_BYTES = 2 << 20
 
 
 async def _identities(store: MetadataStore) -> set[str]:
-    """What every kind of reading says."""
+    """The identities that all kinds of readings carry."""
     listing = await store.list("")
     recent, never = (
         await store.changes("", listing.revision),
@@ -87,7 +87,7 @@ async def revision_is_raised_above_what_readers_know(bench: Bench) -> None:
 
 @_case
 async def transaction_within_the_limits_is_taken(bench: Bench) -> None:
-    """What is within `limits` is committed in whole: as many operations and compares, as many bytes."""
+    """A transaction within `limits` is committed in whole: as many operations and compares, as many bytes."""
     async with bench.handle() as store:
         limits = store.limits
         count = min(limits.max_operations or _MOST_OPERATIONS, _MOST_OPERATIONS)
@@ -109,7 +109,7 @@ def _size(store: MetadataStore, keys: list[str]) -> int:
 
 @_case
 async def transaction_above_the_limits_is_refused(bench: Bench) -> None:
-    """What is above `limits` raises `TransactionTooLargeError` at once; nothing is written, and all goes on."""
+    """A transaction above `limits` raises `TransactionTooLargeError` at once and writes nothing; all goes on."""
     async with bench.handle() as store:
         limits = store.limits
         too_much: list[tuple[list[Compare], list[Operation]]] = []

@@ -262,7 +262,7 @@ async def handle_works_inside_its_block_only(bench: Bench) -> None:
 
 @_case
 async def data_outlives_its_handle(bench: Bench) -> None:
-    """What one handle committed is there for the next while some handle stays open."""
+    """Data that one handle committed is there for the next while some handle stays open."""
     async with bench.handle() as keeper:
         async with bench.handle() as first:
             await commit(first, Put("k", b"v"))

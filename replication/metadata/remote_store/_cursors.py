@@ -1,4 +1,4 @@
-"""What a served store has not sent yet of answers that are larger than a frame."""
+"""The unsent pages of a served store's answers that are larger than a frame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a remote store and its server say to each other: msgpack, one message for each request kind.
+"""The messages of a remote store and its server: msgpack, one message for each request kind.
 
 Numbers and field order are the format: fields are only ever added, at the end and with a default.
 """
@@ -163,7 +163,7 @@ class Found(_Message):
 
 
 _ITEM_BYTES = 48
-"""What an entry's numbers and msgpack's own bytes take at most, beside key and value."""
+"""The most that an entry's numbers and msgpack's own bytes take, beside key and value."""
 
 
 def _turn(pages: list[Found], room: int, page_bytes: int, size: int) -> int:

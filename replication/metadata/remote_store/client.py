@@ -115,7 +115,7 @@ class RemoteSession(Session):
 
 @attrs.frozen
 class _Engine:
-    """What an open handle runs on."""
+    """The parts that an open handle runs on."""
 
     nursery: trio.Nursery
     nursery_manager: AbstractAsyncContextManager[trio.Nursery]
@@ -261,7 +261,7 @@ class RemoteStore(MetadataStore):
             raise kind_of(f"the metadata store at {self.url} did not answer: {error}") from error
 
     def _raised(self, error: RemoteError) -> MetadataError:
-        """What the server's store raised."""
+        """The exception that the server's store raised."""
         match error.code:
             case m.Failure.SESSION_EXPIRED:
                 return SessionExpiredError(0)
@@ -288,7 +288,7 @@ class RemoteStore(MetadataStore):
 
     @property
     def limits(self) -> Limits:
-        """What the store behind takes, and a frame."""
+        """The limits of the store behind, and of a frame."""
         return self._limits
 
     async def get(self, key: str) -> Read:

@@ -56,7 +56,7 @@ def _sealed(slot: bytes) -> bool:
 
 @attrs.frozen
 class Lease:
-    """What one slot says."""
+    """The contents of one slot."""
 
     session_id: int
     boot: int
@@ -197,7 +197,7 @@ class HeldLease:
 
     @classmethod
     def taken_over(cls, file: LeaseFile, slot: int, written: bytes) -> HeldLease:
-        """That which another process wrote for this one, and does not renew."""
+        """The lease that another process wrote for this one and does not renew."""
         lease = Lease.unpack(written)
         assert lease is not None
         held = cls.__new__(cls)

@@ -111,7 +111,7 @@ def translated(path: str) -> Iterator[None]:
 
 @attrs.frozen
 class Place:
-    """Which file lies at a path: its device and its inode."""
+    """The identity of the file at a path: its device and its inode."""
 
     device: int
     inode: int

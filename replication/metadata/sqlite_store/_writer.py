@@ -53,7 +53,7 @@ class Writer:
             await self._opened(trio.current_time() + self._busy_seconds)
 
     async def run(self, name: str, *arguments: Any, patience: float | None = None) -> Any:
-        """What `Database.name` returns or raises. A call that has begun is completed even if this is cancelled.
+        """Return or raise what `Database.name` does. A call that has begun is completed even if this is cancelled.
 
         patience: for how long it is tried again while the write lock is held elsewhere.
 
@@ -116,7 +116,7 @@ class Writer:
         raise await self._lost(f"did not answer for {self._stall_seconds:g} s")
 
     async def _frame(self) -> Any:
-        """What has arrived stays in `_received` if this is cancelled."""
+        """Received bytes stay in `_received` if this is cancelled."""
         pipe = self._running().stdout
         assert pipe is not None
         while True:

@@ -99,7 +99,7 @@ class SqliteSession(Session):
 
 @attrs.frozen
 class _Engine:
-    """What an open handle runs on."""
+    """The parts that an open handle runs on."""
 
     worker: Worker
     database: Database
@@ -220,7 +220,7 @@ class SqliteStore(MetadataStore):
                 await self._write(engine, "remove_sessions", frozenset(session_ids))
 
     async def _write(self, engine: _Engine, name: str, *arguments: Any) -> Any:
-        """What `Database.name` does, here or in the process that writes; the watches have heard of it then."""
+        """Run `Database.name`, here or in the process that writes; the watches have heard of it then."""
         if engine.writer is None:
             call = partial(getattr(engine.database, name), *arguments)
             return await engine.worker.run(call, writes=True)
