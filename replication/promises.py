@@ -1,4 +1,4 @@
-"""What the conformance kits have in common: a case for each promise of an interface, how it is run and judged."""
+"""The common part of the conformance kits: a case for each promise of an interface, how it is run and judged."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..transport.patience import PATIENCE, bear_with
 from .metadata._places import place_of
 
 B = TypeVar("B")
-"""What a plugin's author supplies for the case."""
+"""The bench that a plugin's author supplies for the case."""
 C = TypeVar("C", bound="Promise")
 
 
 class PromiseBrokenError(AssertionError):
-    """What was tested does not keep a promise of its interface."""
+    """The tested implementation does not keep a promise of its interface."""
 
 
 @attrs.frozen
@@ -65,7 +65,7 @@ class Promise(Generic[B]):
 
 
 def _seen(error: BaseException) -> Iterator[str]:
-    """What went wrong, without the groups around it; errors that are not the kit's own with type and place."""
+    """The errors, without the groups around them; those that are not the kit's own with type and place."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from _seen(inner)

@@ -131,7 +131,7 @@ class Hands(ABC):
 
     @abstractmethod
     def acknowledgment(self, tell: Callable[[], Awaitable[None]], *, waits: bool) -> Any:
-        """The object with which a handler acknowledges records; `tell` does it in trio. waits: until it is committed."""
+        """A handler's acknowledgment of records; `tell` does it in trio. waits: until it is committed."""
 
     def lend(self, producer: Producer) -> Any:
         """The producer with which a handler sends."""

@@ -278,7 +278,7 @@ class Node:
 
     @property
     def _all_endpoints(self) -> list[str]:
-        """What the registration names: insync's own addresses first."""
+        """The addresses that the registration names: insync's own first."""
         return [*self.endpoints, *self.gateway_endpoints]
 
     async def _enter(self, store: MetadataStore, registration: Registration, state: ClusterState) -> None:

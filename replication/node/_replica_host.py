@@ -207,7 +207,7 @@ def cut_refused(effect: fx.CutRefused) -> None:
 
 
 def opened_event(opened: Log, high_watermark: int) -> ev.Opened:
-    """What a log holds, for the core."""
+    """The state of a log, for the core."""
     return ev.Opened(
         log_start_offset=opened.log_start_offset,
         log_end_offset=opened.log_end_offset,

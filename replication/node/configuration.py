@@ -20,11 +20,11 @@ from .errors import InvalidSettingError
 from .settings import NodeSettings
 
 PREFIX = "INSYNC_NODE_"
-"""What stands before a setting's name, in capitals, in the environment."""
+"""The prefix of a setting's name, in capitals, in the environment."""
 
 _LISTS = ("listeners", "log_dirs", "allow", "group_consumer_assignors")
 _SECRETS = ("secret", "node_secret")
-"""What every user of a machine could read, if it stood among a process's arguments."""
+"""Settings that every user of a machine could read if they stood among a process's arguments."""
 
 
 def load_settings(

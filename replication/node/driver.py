@@ -142,7 +142,7 @@ class Driver:
         self._turn = turn()
         self.failure: NodeError | None = None
         self.gateway_metrics: dict[object, Callable[[], Iterable[Metric]]] = {}
-        """What gateways tell when metrics are asked for."""
+        """The metrics of gateways, read when metrics are asked for."""
         self.failed = trio.Event()
 
     @property
@@ -435,7 +435,7 @@ def _describe(partition: PartitionId, host: ReplicaHost) -> m.ReplicaInfo:
 
 
 def _broker_settings(settings: NodeSettings) -> BrokerSettings:
-    """What the broker wants to know of them: durations in seconds."""
+    """The settings that the broker wants to know: durations in seconds."""
     return BrokerSettings(
         groups=group_settings(settings),
         transactions=transaction_settings(settings),

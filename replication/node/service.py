@@ -1,4 +1,4 @@
-"""What a gateway asks of the node that it runs in: requests in another protocol's clothes, answered in-process.
+"""A gateway's calls to the node that it runs in: requests in another protocol's clothes, answered in-process.
 
 A gateway serves a foreign protocol (`insync.replication.node.gateways`). It speaks for its clients by calling the
 node, with the same messages that insync's own clients send (`insync.replication.core.messages`), and nothing is
@@ -73,7 +73,7 @@ class Ticket(Protocol):
     """A call under way."""
 
     def cancel(self) -> None:
-        """Nobody waits any more: `done` is not called from now on. What was produced stays. Idempotent."""
+        """Nobody waits any more: `done` is not called from now on. Produced records stay. Idempotent."""
 
 
 class NodeService(Protocol):
@@ -130,7 +130,7 @@ class NodeService(Protocol):
         """
 
     def allowed(self, peer: PeerIdentity) -> Collection[Operation]:
-        """What the rules of the node let a client do."""
+        """The operations that the rules of the node let a client do."""
 
     def tell_metrics(self, read: Callable[[], Iterable[Metric]]) -> Callable[[], None]:
         """Call `read` whenever the node's metrics are asked for, until the function that this returns is called.
@@ -149,7 +149,7 @@ class NodeService(Protocol):
         """
 
     async def credential(self, name: str, mechanism: str) -> ScramCredential:
-        """What is kept of a user's password, for a proof by `SCRAM-SHA-256` or `SCRAM-SHA-512` (RFC 5802).
+        """The credential kept of a user's password, for a proof by `SCRAM-SHA-256` or `SCRAM-SHA-512` (RFC 5802).
 
         For a user that does not exist, or has none for this mechanism, it is made up, and no proof fits it: go on
         as with any other, so that nobody learns who exists. `insync.replication.core.scram` checks proofs.

@@ -28,7 +28,7 @@ _PIECE = 5_000
 
 @attrs.frozen(slots=True)
 class Answer:
-    """What a command came to; `error`: name of the exception's class, empty if there was none."""
+    """The result of a command; `error`: name of the exception's class, empty if there was none."""
 
     data: bytes
     error: str = ""
@@ -90,7 +90,7 @@ class Applier:
         self.snapshot_commands = 0
         """How many commands had been applied when the newest was told of."""
         self.entry: Entry | None = None
-        """What the last record held."""
+        """The entry in the last record."""
 
     # Records
 

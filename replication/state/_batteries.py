@@ -187,7 +187,7 @@ class LockState(ReplicatedObject):
 
     @query
     def holder(self, name: str) -> Holding | None:
-        """Who had it last and has not given it back; its lease may have run out."""
+        """The last holder, if it has not given the lock back; its lease may have run out."""
         found = self.held.get(name)
         return Holding(*found) if found is not None else None
 
@@ -198,7 +198,7 @@ def _check_lease(name: str, owner: str, lasts_ms: int) -> None:
 
 
 class Item(NamedTuple):
-    """What `take` gives: acknowledge it by `id` and `token` within the lease."""
+    """An item that `take` gives: acknowledge it by `id` and `token` within the lease."""
 
     id: int
     token: int

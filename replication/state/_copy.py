@@ -158,7 +158,7 @@ class Copy:
 
     @asynccontextmanager
     async def changes(self) -> AsyncIterator[AsyncIterator[Change]]:
-        """What is applied from now on."""
+        """The changes that are applied from now on."""
         self.check()
         send, receive = trio.open_memory_channel[Change](_MOST_CHANGES)
         self._listeners[send] = None

@@ -1,4 +1,4 @@
-"""What stands in the records of a state's log.
+"""The entries in the records of a state's log.
 
 A record holds the commands that one session had ready at a moment: whoever waits for a round trip anyway shares it
 with others. Each command has a number of its own, so that a record that is sent twice is applied once.
@@ -22,7 +22,7 @@ MOST_NAME = 256
 
 @attrs.frozen(slots=True)
 class Open:
-    """Begins a session; its token is the offset of this record. Whoever had the name before is shut out."""
+    """Begins a session; its token is the offset of this record. The name's former session is shut out."""
 
     name: str
     nonce: bytes
@@ -53,7 +53,7 @@ class Commands:
 
 @attrs.frozen(slots=True)
 class Digest:
-    """What a copy's state was before the record at `offset`."""
+    """The digest of a copy's state before the record at `offset`."""
 
     offset: int
     digest: bytes
@@ -102,7 +102,7 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(value: bytes | None) -> Entry | None:
-    """What a record holds; None if it is nothing that this version knows.
+    """The entry in a record; None if it is nothing that this version knows.
 
     Such a record changes nothing, on any copy: anybody may write to a topic, and one bad record must not end all
     copies.

@@ -1,4 +1,4 @@
-"""What the faces for asyncio and for threads are made of: methods of the trio class, run in a thread of trio's."""
+"""The parts of the faces for asyncio and for threads: methods of the trio class, run in a thread of trio's."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Held:
 
 
 class Reading:
-    """What a block such as `changes()` yields, read and ended from elsewhere; its methods run in trio."""
+    """The iterator of a block such as `changes()`, read and ended from elsewhere; its methods run in trio."""
 
     def __init__(self, block: Any) -> None:
         self._block = block
@@ -59,7 +59,7 @@ class Reading:
         self._waits = trio.CancelScope()
         self._is_over = False
         self._unread: deque[Any] = deque()
-        """What came for readers that were cancelled."""
+        """Items that came for readers that were cancelled."""
 
     async def begin(self) -> None:
         self._heard = await self._block.__aenter__()
@@ -104,7 +104,7 @@ R = TypeVar("R")
 
 
 class CopyFacts(ABC):
-    """What a copy tells of itself without asking anybody, in any thread."""
+    """The facts about itself that a copy tells without asking anybody, in any thread."""
 
     @property
     @abstractmethod
@@ -148,13 +148,13 @@ class CopyFacts(ABC):
 
     @property
     def name(self) -> str:
-        """Whose session this is."""
+        """The name of this session."""
         value: str = self._copy.name
         return value
 
 
 class ElectionFacts(CopyFacts):
-    """What an election tells in the same way."""
+    """The facts that an election tells in the same way."""
 
     @property
     def is_leader(self) -> bool:

@@ -22,7 +22,7 @@ _PAUSE = 1.0
 
 
 class Keeper:
-    """Of one copy. Which of the copies keeps is settled in the log, by leases: the first to ask has it."""
+    """Of one copy. A lease in the log settles which of the copies keeps: the first to ask has it."""
 
     def __init__(self, copy: Copy, session: Session, producer: Producer) -> None:
         self._copy = copy

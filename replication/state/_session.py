@@ -127,7 +127,7 @@ class Session:
         await self.send_until_applied(Open(self.name, self.nonce), lambda: self.token >= 0)
 
     async def close(self) -> None:
-        """Let the others forget the answers. What is under way is waited for."""
+        """Let the others forget the answers. The call waits for commands under way."""
         while (self._pending or self._queue) and self.error is None and self.copy.error is None:
             await self._idle.wait()
         if self.token >= 0 and self.error is None and self.copy.error is None:
@@ -199,7 +199,7 @@ class Session:
         self._send_all_again()
 
     def _send_all_again(self) -> None:
-        """Whatever became of it: those that are not done will be, the others are known."""
+        """Send all again, whatever became of it: those that are not done will be, the others are known."""
         for number, waiting in self._pending.items():
             self._again.append(_Batch(number, [waiting]))
             self._more.set()

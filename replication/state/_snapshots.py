@@ -197,7 +197,7 @@ def save(file: Path, marker: Marker, chunks: list[bytes]) -> None:
 
 
 def load(file: Path, topic_id: str) -> tuple[Marker, list[bytes]] | None:
-    """What `save` kept; None if there is nothing of use: a cache may be lost, torn, or of another topic."""
+    """A snapshot kept by `save`; None if there is none of use: a cache may be lost, torn, or of another topic."""
     try:
         data = file.read_bytes()
     except OSError:

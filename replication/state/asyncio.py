@@ -79,7 +79,7 @@ class Replica(_Face):
         super().__init__(lambda: made)
 
     async def look(self, function: Callable[[Any], Any]) -> Any:
-        """What a quick function makes of this copy's machine; call `read` before for a current state."""
+        """The result of a quick function on this copy's machine; call `read` before for a current state."""
         return await self._run(lambda: function(self._held.machine))
 
 
@@ -244,7 +244,7 @@ class _Query:
         return await self._face._call(lambda: self._method.after(token, *args, **kwargs))
 
     async def stale(self, *args: Any, **kwargs: Any) -> Any:
-        """What this copy says."""
+        """The answer of this copy itself."""
         return await self._face._run(lambda: self._method.stale(*args, **kwargs))
 
 

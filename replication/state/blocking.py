@@ -83,7 +83,7 @@ class Replica(_Face):
         super().__init__(lambda: made)
 
     def look(self, function: Callable[[Any], Any]) -> Any:
-        """What a quick function makes of this copy's machine; call `read` before for a current state."""
+        """The result of a quick function on this copy's machine; call `read` before for a current state."""
         return _look(self, function)
 
 
@@ -246,7 +246,7 @@ class _Query:
         return self._face._portal.call(lambda: self._method.after(token, *args, **kwargs))
 
     def stale(self, *args: Any, **kwargs: Any) -> Any:
-        """What this copy says."""
+        """The answer of this copy itself."""
 
         async def run() -> Any:
             return self._method.stale(*args, **kwargs)

@@ -25,7 +25,7 @@ _LOOK = 0.5
 """Seconds after which a waiter checks a lease again, because the clocks of others may differ."""
 _CLOSE_SECONDS = 5.0
 _NONCE = re.compile("#[0-9a-f]{24}$")
-"""What an owner has behind the name of its handle; owners in logs of earlier versions have nothing there."""
+"""The suffix of an owner behind the name of its handle; owners in logs of earlier versions have none."""
 
 
 class LockLostError(StateError):

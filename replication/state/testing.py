@@ -1,8 +1,8 @@
 """A state machine under the simulator's faults: `simulation.run_service(MachineService(...), seed)`.
 
-Clients submit commands through sessions as real ones do, repeat what is unclear, and read currently. What must hold
-is checked in the end: each acknowledged command was done once, all copies are equal, and the whole history, current
-reads included, is linearizable. After an unclean election none of that is promised.
+Clients submit commands through sessions as real ones do, repeat what is unclear, and read currently. The promises
+are checked in the end: each acknowledged command was done once, all copies are equal, and the whole history,
+current reads included, is linearizable. After an unclean election none of that is promised.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ _OPENED = object()
 
 
 class _Replay:
-    """What the committed log comes to, record by record."""
+    """The results of the committed log, record by record."""
 
     def __init__(self, make: Callable[[], StateMachine], records: list[str]) -> None:
         self.answers: dict[str, object] = {}

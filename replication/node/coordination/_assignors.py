@@ -1,4 +1,4 @@
-"""What a coordinator may assign by: the built-in assignors, and those of plugins."""
+"""The assignors that a coordinator may use: the built-in ones, and those of plugins."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _said(error: BaseException) -> str:
 
 
 class _WrongAnswerError(Exception):
-    """What an assignor has given cannot be carried out; the text goes on after its name."""
+    """An assignor's answer cannot be carried out; the text goes on after the assignor's name."""
 
 
 def _checked(given: Any, counts: Counts, members: Members) -> Assignment:

@@ -244,7 +244,7 @@ class Creation:
 
 
 def _as_seen(request: Inbound) -> Any:
-    """What the node knows better than a client: where that is, and a member id that nobody has.
+    """The message with what the node knows better than a client: where that is, and a member id that nobody has.
 
     A gateway says itself where its clients are.
     """

@@ -22,7 +22,7 @@ MAX_METADATA = 32_767
 
 
 def group_settings(settings: NodeSettings) -> GroupSettings:
-    """What a coordinator goes by."""
+    """The settings that a coordinator goes by."""
     return GroupSettings(
         consumer_session_timeout_ms=settings.group_consumer_session_timeout_ms,
         consumer_heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
@@ -58,7 +58,7 @@ def internal_topics(settings: NodeSettings) -> dict[str, InternalTopic]:
 
 
 def transaction_settings(settings: NodeSettings) -> TransactionSettings:
-    """What a coordinator of transactions goes by."""
+    """The settings that a coordinator of transactions goes by."""
     return TransactionSettings(
         max_timeout_ms=settings.transaction_max_timeout_ms,
         expiration_ms=settings.transactional_id_expiration_ms,

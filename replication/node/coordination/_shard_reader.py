@@ -68,7 +68,7 @@ class BatchMaker:
 
     def __init__(self) -> None:
         self._last_marker: tuple[object, bytes, Sequence[BatchInfo]] = None, b"", ()
-        """What it says, and its bytes: the same is written to all partitions of a transaction."""
+        """Its content, and its bytes: the same is written to all partitions of a transaction."""
 
     def build(
         self,

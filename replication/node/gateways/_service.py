@@ -173,7 +173,7 @@ class _Call(Inbound):
 
     @property
     def peer(self) -> PeerIdentity:
-        """Who the gateway's client has proved to be."""
+        """The identity that the gateway's client has proved."""
         return self.caller.peer
 
     def on_cancel(self, callback: Callable[[], None]) -> None:

@@ -2,7 +2,7 @@
 
 A plugin names a class derived from `Gateway` in the entry point group `insync.gateways` under each of its URL
 schemes. A node whose `listeners` have a URL of such a scheme makes the class, without arguments, and runs `serve`.
-Whatever a gateway raises, what comes out is an error of the node, or a line in its log.
+Any exception of a gateway becomes an error of the node, or a line in its log.
 """
 
 from __future__ import annotations

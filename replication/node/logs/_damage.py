@@ -75,7 +75,7 @@ class DamagedLogs:
 
 
 def damage_in(opened: Log, offset: int, size: int) -> CorruptLogError | None:
-    """What is wrong with the batches from an offset on; None if nothing is, or nothing is there (any more)."""
+    """The damage in the batches from an offset on; None if there is none, or nothing is there (any more)."""
     path = f"the log of {opened.topic}-{opened.partition}"
     start = 0
     try:

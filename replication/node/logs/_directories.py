@@ -45,7 +45,7 @@ LOOKS_PER_STALL = 4
 
 
 class Owner(Protocol):
-    """What log directories ask of the node that they belong to; on the event loop."""
+    """The calls of log directories to the node that they belong to; on the event loop."""
 
     def settle(self) -> None: ...
 
@@ -133,7 +133,7 @@ class Home:
 
 @attrs.define(eq=False)
 class Offline:
-    """What the metadata store is to be told of directories that failed; `changed` is set when there is news."""
+    """News of failed directories for the metadata store; `changed` is set when there is some."""
 
     partitions: set[PartitionId]
     untrusted: set[str] = attrs.Factory(set)
@@ -220,7 +220,7 @@ class LogDirectories:
             self._owner.went_offline([partition], str(error))
 
     def maintenance_failed(self, partition: PartitionId, error: StorageError) -> None:
-        """What retention and compaction could not do is tried again, unless the device is broken."""
+        """Failed retention or compaction is tried again, unless the device is broken."""
         home = self._homes.get(partition)
         if home is not None and isinstance(error, StorageBrokenError):
             self.take_offline(home, str(error))

@@ -41,7 +41,7 @@ class LogFlusher:
         self._died = died
         self._path = directory.path
         self.free_bytes, self.device = -1, ""
-        """What the device had left a moment ago, and which one it is. Asked in this thread: it may be slow."""
+        """The device's free bytes a moment ago, and which device it is. Asked in this thread: it may be slow."""
         self._due = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(

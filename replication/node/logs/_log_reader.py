@@ -36,7 +36,7 @@ class LogReader:
         self._logs = logs
         self._cold_reads = cold_reads
         self.shared: dict[_Wanted, LogRange] | None = None
-        """What was read since the event loop began to look at parked fetches, while it does: followers that have
+        """The ranges read since the event loop began to look at parked fetches, while it does: followers that have
         everything wait for the same bytes.
         """
 

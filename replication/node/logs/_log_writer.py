@@ -105,12 +105,12 @@ class Lane:
     closed: bool = False
     """No more completions are reported, not even of finished work; set on the event loop, with `broken`."""
     held: deque[Work] | None = None
-    """What waits until the work beside the writer thread is done; None if there is none. The thread's own."""
+    """Work that waits for the work beside the writer thread; None if there is none. The thread's own."""
 
 
 @attrs.frozen(slots=True)
 class Call:
-    """What is to be called on the event loop for a lane: `done`, or `dropped` if that has been closed meanwhile."""
+    """A function to call on the event loop for a lane: `done`, or `dropped` if that has been closed meanwhile."""
 
     lane: Lane
     done: Completion
@@ -144,7 +144,7 @@ class LogWriter:
         self._queue: deque[Work | _Resume | None] = deque()
         """None: end the thread when all before it is done."""
         self._done: deque[tuple[Sequence[Told], int]] = deque()
-        """What was done, for the event loop to tell."""
+        """The work that was done, for the event loop to tell."""
         self._handover = Handover()
         self._beside = SideWorker(
             f"insync-side-{name}", self._do_beside, self._done_beside, self._died_beside, self._handover.leave
@@ -157,7 +157,7 @@ class LogWriter:
             self._handover.leave,
         )
         self._notes: dict[Lane, list[Told]] = {}
-        """What is to be told of the work that is done beside."""
+        """The news to tell of the work that is done beside."""
         self._lanes_beside = 0
         self._side_has_died = False
         self._stopping = False
@@ -165,7 +165,7 @@ class LogWriter:
         self._turn = turn()
         self._loop_waits = False
         self._is_much = False
-        """What is under way is not little work, or has been waited for in vain."""
+        """The work under way is not little, or has been waited for in vain."""
         self._thread = threading.Thread(target=self._run, name=f"insync-log-{name}", daemon=True)
         self._token: trio.lowlevel.TrioToken | None = None
         self._stopped = trio.Event()

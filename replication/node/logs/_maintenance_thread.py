@@ -54,7 +54,7 @@ def clock_distance(time_ms: int) -> float:
 
 @attrs.frozen
 class Progress:
-    """What the thread tells; called on the event loop."""
+    """The thread's reports; called on the event loop."""
 
     raised: Callable[[PartitionId], None]
     """Old records are gone, the log begins later."""
@@ -73,7 +73,7 @@ STRAYS_KEPT_AFTER_CRASH = 3600.0
 
 
 class Deciding(Protocol):
-    """What the thread asks before it deletes anything."""
+    """The questions that the thread asks before it deletes anything."""
 
     def high_watermark(self, partition: PartitionId) -> int | None:
         """Nothing at or above it is touched; None: the log is left alone."""
@@ -172,7 +172,7 @@ class LogKeeper:
         return now_ms - stray.since_ms > self._stray_retention_ms and not self._doubts_clock(now_ms)
 
     def _doubts_clock(self, now_ms: int) -> bool:
-        """What is deleted because a clock is wrong is gone for good: with each log the clock is looked at again."""
+        """Records deleted by a wrong clock are gone for good: with each log the clock is looked at again."""
         assert self._token is not None
         before, self._verdict = self._verdict, self._deciding.judge_clocks(now_ms)
         if self._verdict.finding != before.finding:

@@ -1,4 +1,4 @@
-"""What retention and compaction could not do, of each partition: logged once, and part of the node's health."""
+"""Failures of retention and compaction, by partition: logged once, and part of the node's health."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class MaintenanceTroubles:
         self.damaged[partition] = error.offset
 
     def found_sound(self, partition: PartitionId, offset: int) -> None:
-        """What is there from an offset on was read, or nothing below it is there any more."""
+        """The log was read from an offset on, or holds nothing below it any more."""
         if self.damaged.get(partition, offset + 1) <= offset:
             del self.damaged[partition]
 

@@ -23,7 +23,7 @@ TOGETHER = 3
 
 
 class SideWork(Protocol):
-    """What is done beside the writer. Nothing else is done to its log meanwhile."""
+    """Work beside the writer. Nothing else is done to its log meanwhile."""
 
     @property
     def common(self) -> tuple[Callable[[Sequence[object]], None], object] | None:

@@ -1,4 +1,4 @@
-"""What a node finds in its log directories when it starts; in a thread, before it serves anything."""
+"""The scan of a node's log directories when it starts; in a thread, before it serves anything."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ class Found:
         return {partition: marks[home].get(partition, 0) for partition, home in self._homes.items()}
 
     def holdings(self, offline: set[PartitionId]) -> Holdings:
-        """What the registration is to be told; `offline` is read whenever the node registers."""
+        """The log directories' facts for the registration; `offline` is read whenever the node registers."""
         marks = self.high_watermarks()
 
         def held(partition: PartitionId) -> Held:

@@ -1,1 +1,1 @@
-"""What a node tells of itself while it runs: counters, metrics, health, changes; and quotas, which slow clients."""
+"""The reports of a running node: counters, metrics, health, changes; and quotas, which slow clients."""

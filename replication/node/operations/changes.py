@@ -1,4 +1,4 @@
-"""What has changed between two readings of the metadata store, one line of the log for each change, and why.
+"""The changes between two readings of the metadata store, one line of the log for each, and why.
 
 A node tells of the partitions that it hosts; the controller of all. Readings may skip versions: then one line goes
 from what was known to what is, and the partition epochs in it say how many steps that were.

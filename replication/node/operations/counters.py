@@ -1,4 +1,4 @@
-"""What a node counts while it works: a few additions for each request, none for each record."""
+"""The counters of a working node: a few additions for each request, none for each record."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..store._cluster_state import ClusterState
 
 MISSED = 3
-"""So many signs of life that the metadata store has not counted are no coincidence."""
+"""The metadata store does not miss this number of signs of life by coincidence."""
 NAMED = 5
 """How many partitions a check names; of the others it tells the number."""
 

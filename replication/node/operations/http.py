@@ -22,7 +22,7 @@ MOST_HEAD_BYTES = 8192
 TIMEOUT = 10.0
 """Seconds for one request, from its connection to the last byte of the answer."""
 MOST_CONNECTIONS = 32
-"""Whoever comes when there are so many ends the oldest: a probe must not fail because of those who say nothing."""
+"""A connection beyond this number ends the oldest: a probe must not fail because of those who say nothing."""
 
 _PLAIN = "text/plain; charset=utf-8"
 _JSON = "application/json"
@@ -71,7 +71,7 @@ class OperationsServer:
     _open: dict[trio.CancelScope, None] = attrs.Factory(dict)
     """Connections, the oldest first."""
     _telling: trio.CapacityLimiter = attrs.Factory(lambda: trio.CapacityLimiter(1))
-    """Who makes an answer of many metrics; it goes on in its thread when its connection has had to make room."""
+    """Admits one answer of metrics at a time; it goes on in its thread when its connection has had to make room."""
 
     async def serve(
         self,

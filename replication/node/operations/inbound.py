@@ -101,7 +101,7 @@ class TransportInbound(Inbound):
 
     @property
     def peer(self) -> PeerIdentity:
-        """Who has proved to be at the other end."""
+        """The identity that the peer has proved."""
         return self.request.connection.peer
 
     def on_cancel(self, callback: Callable[[], None]) -> None:

@@ -97,7 +97,7 @@ class Metrics:
         return Snapshot(families, times, outcomes)
 
     def _of_gateways(self) -> Iterator[Family]:
-        """What gateways count: those of one name together, whichever listener tells them."""
+        """The metrics of gateways: those of one name together, whichever listener tells them."""
         found: dict[str, Family] = {}
         for read in list(self._driver.gateway_metrics.values()):
             try:

@@ -30,7 +30,7 @@ _ONE_PROCESS = ("mem://", "memory://")
 
 @attrs.frozen(kw_only=True)
 class Facts:
-    """What the child's node says of itself when it serves."""
+    """The facts that the child's node tells when it serves."""
 
     endpoints: list[str]
     gateway_endpoints: list[str]
@@ -42,7 +42,7 @@ class Facts:
 
 @attrs.define(eq=False)
 class _Heard:
-    """What the child has said, and what of it ends the block."""
+    """The child's failure, if there is one, and whether the child has been told to stop."""
 
     failure: NodeError | None = None
     is_stopping: bool = False

@@ -32,7 +32,7 @@ def close_seconds(settings: NodeSettings) -> float:
 
 
 class NodeFacts(ABC):
-    """What a node in another thread tells of itself, to any thread."""
+    """The facts of a node in another thread, for any thread."""
 
     @property
     @abstractmethod
@@ -50,7 +50,7 @@ class NodeFacts(ABC):
 
     @property
     def store_url(self) -> str:
-        """What other nodes may be given as their store."""
+        """The URL that other nodes may be given as their store."""
         return self._running.store_url
 
     @property

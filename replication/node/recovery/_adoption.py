@@ -97,7 +97,7 @@ def survey(
 
 @contextmanager
 def _collected(problems: list[str]) -> Iterator[None]:
-    """What a folder shows is one problem of perhaps many."""
+    """An error of a folder is one problem of perhaps many."""
     try:
         yield
     except adoption.ForeignFolderError as error:
@@ -178,7 +178,7 @@ def _unsettled(folder: Path) -> list[str]:
 
 
 def plan(evidence: Sequence[faces.AdoptedFolder], formerly: Sequence[str]) -> faces.Adoption:
-    """What is to be written into the store of the new cluster.
+    """The contents to be written into the store of the new cluster.
 
     Raises:
       KafkaAdoptionError: The folders do not make a whole cluster, or something is under way in it.
@@ -237,7 +237,7 @@ class Copies:
             adoption.settle_name(target)
 
     def keep(self) -> None:
-        """Whatever comes: the store may have taken them."""
+        """Keep the copies, whatever comes: the store may have taken them."""
         self._are_kept = True
 
     def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:

@@ -17,7 +17,7 @@ from ..store._registration import boot_id
 
 
 def look_into(folder: Path) -> FoundFolder:
-    """What a folder knows that the store may have forgotten. Its logs are recovered as at a start of the node.
+    """The facts in a folder that the store may have forgotten. Its logs are recovered as at a start of the node.
 
     Raises:
       StorageError: The folder is not a data folder, its node is running, or a log is damaged.

@@ -1,4 +1,4 @@
-"""What a producer's batch must be like before it may reach a log; and records that are decompressed to see that.
+"""The checks of a producer's batch before it may reach a log; and records that are decompressed for them.
 
 Records that no reader can read would stop every consumer of the partition, and its compaction.
 """
@@ -52,7 +52,7 @@ def _invalid(message: str) -> RefusedBatchError:
 
 
 def is_compressed(payload: memoryview, position: int, size: int) -> bool:
-    """What the batch at a position says of itself, if it has a header."""
+    """Whether the batch at a position says so of itself, if it has a header."""
     return size > _ATTRIBUTES_LOW_BYTE and bool(payload[position + _ATTRIBUTES_LOW_BYTE] & _CODEC_MASK)
 
 
@@ -85,7 +85,7 @@ class _Held:
 class CompressedChecks:
     """Requests whose records are decompressed before anything else is done with them.
 
-    One at a time, in a thread: a batch of a megabyte may inflate to 128. What comes by the same connection waits
+    One at a time, in a thread: a batch of a megabyte may inflate to 128. Requests by the same connection wait
     behind it, since a producer's batches must stay in order; other connections go on.
     """
 

@@ -1,5 +1,5 @@
-"""What metadata answers say of partitions, made once for each record: thousands of partitions are asked about again
-and again while clients look for new leaders, and most of them have not changed in between.
+"""Descriptions of partitions for metadata answers, made once for each record: thousands of partitions are asked
+about again and again while clients look for new leaders, and most of them have not changed in between.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ...core.types import PartitionId
 
 
 def describe_partition(record: PartitionRecord) -> m.PartitionInfo:
-    """What an answer says of a partition."""
+    """The description of a partition in an answer."""
     return m.PartitionInfo(
         partition=record.partition,
         leader=record.leader,

@@ -151,7 +151,7 @@ class Handlers:
 
     @staticmethod
     async def _served(request: Inbound, serve: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        """What fails over one request, as one of a gateway with values of the wrong type, is answered with that."""
+        """A request that fails, as one of a gateway with values of the wrong type, is answered with its error."""
         try:
             await serve(request, *arguments)
         except Exception as error:
@@ -260,7 +260,7 @@ class Handlers:
         request.reply(self._driver.broker.suspicion.tell(message))
 
     def _admin_request(self, request: Inbound) -> None:
-        """What only the controller can grant: ours does, or the request is passed on to it."""
+        """Only the controller can grant it: ours does, or the request is passed on to it."""
         message: AdminRequestBody = request.message
         if self._state.is_controller or message.forwarded:
             self._state.grant(message, lambda response: request.reply(response))
@@ -331,7 +331,7 @@ class Handlers:
 
 
 def _store_error(error: Exception) -> ErrorCode:
-    """What cannot be reached may be reached soon; what cannot be read stays so."""
+    """A store that cannot be reached may be reached soon; a value that cannot be read stays so."""
     return (
         ErrorCode.LEADER_NOT_AVAILABLE if isinstance(error, MetadataError) else ErrorCode.UNKNOWN_SERVER_ERROR
     )

@@ -50,7 +50,7 @@ class SharedPayload:
         self.lent: dict[int, Batches] = {}
         """Batches that were given out in this step, by their positions."""
         self.findings: Findings = {}
-        """What was found in batches that had to be decompressed first."""
+        """The findings in batches that had to be decompressed first."""
 
     def batches(self, position: int, size: int) -> Batches:
         """See `core.broker.producing.payloads.Payload`."""

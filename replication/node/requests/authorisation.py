@@ -1,4 +1,4 @@
-"""Who may ask a node for what.
+"""The rules that say who may ask a node for what.
 
 A rule is `WHO=OPERATION[+OPERATION]`: WHO is `client` (all of them), `client/NAME` (whose certificate says so;
 `*` and `?` stand for any characters) or `*`; an operation is produce, consume, admin or store. Without rules
@@ -25,7 +25,7 @@ from ..errors import InvalidSettingError
 
 
 class Operation(enum.Enum):
-    """What requests are about."""
+    """The purposes of requests."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
@@ -39,9 +39,9 @@ class Operation(enum.Enum):
 
 
 CLIENTS = frozenset({Operation.PRODUCE, Operation.CONSUME, Operation.ADMIN})
-"""What clients may do where there are no rules."""
+"""The operations that clients may do where there are no rules."""
 GRANTABLE = CLIENTS | {Operation.STORE}
-"""What rules can let clients do."""
+"""The operations that rules can let clients do."""
 _GRANTABLE = ", ".join(sorted(operation.value for operation in GRANTABLE))
 
 OPERATIONS: dict[int, frozenset[Operation]] = {
@@ -82,7 +82,7 @@ OPERATIONS: dict[int, frozenset[Operation]] = {
     Kind.IS_SILENT: frozenset({Operation.REPLICATE}),
     **dict.fromkeys(STORE_KINDS, frozenset({Operation.STORE})),
 }
-"""Which operations a kind of request is part of: any of them suffices. Kinds that are not here are for admins."""
+"""The operations that a kind of request is part of: any one suffices. Kinds that are not here are for admins."""
 
 
 @attrs.frozen
@@ -112,12 +112,12 @@ class Rule:
 
 
 class UserRules(Protocol):
-    """What a node knows of the cluster's users."""
+    """A node's knowledge of the cluster's users."""
 
     def exists(self, name: str) -> bool: ...
 
     def rule_of(self, name: str) -> frozenset[Operation] | None:
-        """What the rule about a user alone lets it do; None: there is none."""
+        """The operations that the rule about a user alone lets it do; None: there is none."""
 
 
 class Authoriser:
@@ -135,7 +135,7 @@ class Authoriser:
         return refusal(peer, needed)
 
     def allowed(self, peer: PeerIdentity) -> frozenset[Operation]:
-        """What a client may do."""
+        """The operations that a client may do."""
         own = None
         if peer.name and self._users is not None:
             if peer.method == "sasl" and not self._users.exists(peer.name):

@@ -1,4 +1,4 @@
-"""Who says that it is a node is judged by what the metadata store knows of that node."""
+"""A claim to be a node is judged by what the metadata store knows of that node."""
 
 from __future__ import annotations
 

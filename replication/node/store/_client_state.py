@@ -1,4 +1,4 @@
-"""What nodes keep for clients in the metadata store: producers that outlive their processes, readers' offsets."""
+"""State kept for clients in the metadata store: producers that outlive their processes, readers' offsets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class KeptForClients:
     ) -> m.InitProducerIdResponse:
         """The id that goes with a name, and the next epoch: that of whoever asked before is fenced.
 
-        Who tells the epoch that it has only gets the next one if nobody has asked since (KIP-360): a producer that
+        A producer that tells its epoch only gets the next one if nobody has asked since (KIP-360): a producer that
         was replaced must not replace its successor. One whose answer was lost is taken for such, too, to be safe.
         """
         identity = message.identity
@@ -123,7 +123,7 @@ def _safe(name: str) -> str:
 
 
 def _merged(entry: store_api.Entry | None, by_topic: Mapping[str, Mapping[str, int]]) -> rec.OffsetsRecord:
-    """What is kept, with these offsets in place of former ones of the same partitions."""
+    """The kept offsets, with these in place of former ones of the same partitions."""
     found: dict[str, dict[str, int]] = {}
     if entry is not None:
         kept = wire.decode_record(rec.OffsetsRecord, entry.value)

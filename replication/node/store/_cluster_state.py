@@ -291,7 +291,7 @@ class ClusterState:
                     self._admin_requests.pop(effect.request_id)(effect.response)
 
     def logs_gathered(self, effect: LogsGathered) -> None:
-        """What replicas have told of their logs."""
+        """Replicas have reported their logs."""
         self._step(faces.LogsTold(logs=effect.logs))
 
     async def _commit(self, effect: faces.Commit) -> None:
@@ -356,7 +356,7 @@ class ClusterState:
 
     @property
     def kept(self) -> KeptForClients:
-        """What clients have asked to be kept."""
+        """The state that clients have asked to be kept."""
         return KeptForClients(self._store)
 
     async def revision(self) -> int:

@@ -84,7 +84,7 @@ async def found_or_join(store: MetadataStore, wanted: str | None, held: Mapping[
 
 @attrs.define(eq=False)
 class Registration:
-    """What this process says of itself in the store."""
+    """This process's own entries in the store."""
 
     store: MetadataStore
     membership: faces.Membership
@@ -223,7 +223,7 @@ class Registration:
                 return True
 
     def next_proofs(self, directories: Collection[str], revision: int) -> dict[str, faces.NextProof]:
-        """What working directories are to remember, durably, before `count` is called."""
+        """The proofs that working directories are to remember, durably, before `count` is called."""
         return self.membership.next_proofs(directories, revision)
 
     async def count(self, directories: Collection[str]) -> str:

@@ -43,7 +43,7 @@ def record_class(key: str) -> type | None:
 
 
 def seen(entries: Mapping[str, Entry]) -> dict[str, tx.Seen]:
-    """What entries hold, by key; a value that cannot be read is there without its record."""
+    """The contents of entries, by key; a value that cannot be read is there without its record."""
     found = {}
     for key, entry in entries.items():
         cls = record_class(key)

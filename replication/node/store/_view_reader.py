@@ -28,7 +28,7 @@ PORTION = 200
 
 @attrs.frozen
 class Reading:
-    """What the store has answered, and the records in it."""
+    """The store's answer, and the records in it."""
 
     answer: Answer
     seen: list[Seen]
@@ -41,7 +41,7 @@ class ViewReader:
         self._viewing = Viewing()
 
     async def ask(self, store: MetadataStore) -> Reading:
-        """What the store holds now, from where we have read it up to.
+        """The present state of the store, from where we have read it up to.
 
         Raises MetadataError.
         """
