@@ -1,10 +1,9 @@
 """The border between the framework and the code of a store, which anybody may have written.
 
-`open_store` puts every store behind it. Any exception of a store that the interface does not know, wherever it is
-raised (in a call, in a watch, in a task of its own), becomes `StoreUnavailableError`, or `Unknown` of a
-transaction. A call that does not return has a deadline. Failures that follow each other are told later and later,
-see `Pace`. So a defect of a plugin, a damaged file or a full disk costs a node its store for as long, and nothing
-else.
+`open_store` puts every store behind it. An exception of a store that the interface does not know, raised anywhere
+(in a call, in a watch, in a task of its own), becomes `StoreUnavailableError`, or `Unknown` of a transaction. A
+call that does not return has a deadline. Failures that follow each other are told later and later, see `Pace`. So
+a defect of a plugin, a damaged file or a full disk costs a node its store for as long, and nothing else.
 """
 
 from __future__ import annotations

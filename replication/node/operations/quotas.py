@@ -1,10 +1,10 @@
 """Quotas of clients: bytes a second on this node, kept by answering at once and then serving nothing for a while.
 
-A token bucket for each client and direction holds what may be taken within one second. A client that takes more is
-told in the answer for how long to pause (`throttle_time_ms`, KIP-219), and the node serves no more of its requests
+A token bucket for each client and direction holds what may be taken within one second. A client that takes more
+learns from the answer how long to pause (`throttle_time_ms`, KIP-219), and the node serves no more of its requests
 of that kind until then: they wait in order, none is dropped. Clients that pause by themselves never have any
-waiting. The bytes that requests carry count against the transport's credit meanwhile, so a connection that does not
-pause is held up.
+waiting. The bytes of requests count against the transport's credit meanwhile, so a connection that does not pause
+is held up.
 """
 
 from __future__ import annotations
