@@ -1,4 +1,4 @@
-"""What travels on a `shm://` socket: a greeting each way, then chunks. Little endian.
+"""The traffic of a `shm://` socket: a greeting each way, then chunks. Little endian.
 
 Each chunk has a prefix of 16 bytes: its type, a number and a length. The chunks of type BYTES and RANGES, one after
 the other, are the stream: a frame's bytes, or places in files where they are found. FILE brings a descriptor along.
@@ -24,7 +24,7 @@ class Chunk(IntEnum):
     """Types of chunks, and what the number and the length of their prefix are."""
 
     BYTES = 1
-    """So many bytes of the stream follow (length)."""
+    """`length` bytes of the stream follow."""
     FILE = 2
     """The descriptor that comes with the first byte is called by this number from now on."""
     DROP = 3

@@ -2,8 +2,8 @@
 
 The receiver reads ranges straight from the page cache that both ends share: nothing is sent, and the sender does
 next to nothing. It reads them by `pread` or `copy_file_range` and never maps them: a file may be cut above its high
-watermark, and a mapping of what is cut kills its process. What it has read it checks (batches have CRCs) before it
-uses it, because the file may change until then.
+watermark, and a mapping of what is cut kills its process. The receiver checks the bytes (batches have CRCs) before
+it uses them, because the file may change until then.
 """
 
 from __future__ import annotations

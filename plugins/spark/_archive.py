@@ -17,10 +17,10 @@ from pathlib import Path, PurePosixPath
 from .errors import SparkError
 
 FOLDER = "insync-lib"
-"""What the archive is unpacked as, in the working folder of an executor."""
+"""The unpacked archive's name in the working folder of an executor."""
 
 DEPENDENCIES = ("attrs", "cffi", "cramjam", "msgspec", "trio")
-"""What nodes and clients import; the command line's libraries stay here."""
+"""The libraries that nodes and clients import; those of the command line stay here."""
 
 _ROOMS = ("insync.replication", "insync.storage", "insync.transport", "insync.plugins")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -30,7 +30,7 @@ _LEFT_OUT = ("__pycache__", ".pyc", ".pyi", ".c", ".h")
 def make_archive(target: Path, *, dependencies: bool = True) -> Path:
     """Write the package, and with `dependencies` the libraries that it needs, as a zip for `spark.archives`.
 
-    What an executor must bring itself is Python of this version on this kind of processor, pyspark and pyarrow.
+    An executor itself must bring Python of this version on this kind of processor, pyspark and pyarrow.
     Raises SparkError if something that belongs into it is not installed.
     """
     files: dict[str, Path] = dict(_package())
@@ -90,7 +90,7 @@ def _closure(names: Iterable[str]) -> set[str]:
 
 
 def _installed(name: str) -> bool:
-    """What a requirement for other systems or versions names is not there, and not needed."""
+    """A library that only other systems or versions require is not there, and not needed."""
     try:
         metadata.distribution(name)
     except metadata.PackageNotFoundError:

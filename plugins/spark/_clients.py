@@ -83,13 +83,13 @@ class Found:
 
 
 class ClusterReader:
-    """What a driver asks of the cluster to plan a read."""
+    """A driver's questions to the cluster when it plans a read."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def committed(self, group: str) -> Offsets:
-        """What a consumer group has committed; nothing of one that does not exist."""
+        """The offsets that a consumer group has committed; none of a group that does not exist."""
         with admin(self._connection) as one:
             return {(at.topic, at.partition): offset for at, offset in one.group_offsets(group).items()}
 

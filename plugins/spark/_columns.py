@@ -45,7 +45,7 @@ ARROW_TYPES: dict[str, pa.DataType] = {
     "timestampType": pa.int32(),
     HEADERS: pa.list_(pa.field("element", _ARROW_HEADER)),
 }
-"""What Spark wants to be given, to the letter."""
+"""The types that Spark wants to be given, to the letter."""
 
 
 _LAST_MS = (2**63 - 1) // 1000

@@ -1,4 +1,4 @@
-"""What filters on topic, partition, offset and timestamp say about the ranges that have to be read at all.
+"""Filters on topic, partition, offset and timestamp, and the ranges that they leave to be read.
 
 They only make ranges smaller. Spark looks at every row again, so a filter that is not understood costs time, and
 nothing else.
@@ -27,7 +27,7 @@ from ._offsets import Range
 
 @attrs.define
 class Bounds:
-    """What a row must have; None: anything. Ends are exclusive."""
+    """The conditions that a row must meet; None: no condition. Ends are exclusive."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -36,7 +36,7 @@ class Bounds:
     from_ms: int | None = None
 
     def narrow(self, ranges: Iterable[Range]) -> list[Range]:
-        """What is left of the ranges; the time is not looked at."""
+        """The ranges, cut to the bounds; the time is not looked at."""
         found = []
         for each in ranges:
             if self.topics is not None and each.topic not in self.topics:

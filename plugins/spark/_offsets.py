@@ -1,4 +1,4 @@
-"""Which partitions, and from which offset to which: what a reader's options say, and Spark's JSON for it."""
+"""Partitions and ranges of offsets in them: what a reader's options say, and Spark's JSON for it."""
 
 from __future__ import annotations
 

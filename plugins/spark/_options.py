@@ -30,7 +30,7 @@ _OF_KAFKA = {
     *("groupidprefix", "fetchoffset.numretries", "fetchoffset.retryintervalms", "includeheaders"),
     *("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay"),
 }
-"""What Spark's Kafka source and sink take, where it means nothing: groups, retries; in a batch, triggers."""
+"""Options of Spark's Kafka source and sink, where they mean nothing: groups, retries; in a batch, triggers."""
 _TUNING = {
     *("acks", "allow.auto.create.topics", "batch.size", "buffer.memory"),
     *("check.crcs", "client.dns.lookup", "client.rack", "connections.max.idle.ms"),
@@ -218,7 +218,7 @@ def _unknown(key: str, names: Iterable[str]) -> str:
 
 
 def settled(make: Callable[[], Any]) -> Any:
-    """What `make` makes, with settings that the clients refuse told as options."""
+    """The result of `make`. Raises OptionError for settings that the clients refuse."""
     try:
         return make()
     except ClientError as error:

@@ -1,4 +1,4 @@
-"""What a task of the source does: one range of offsets of one partition, as Arrow batches."""
+"""The work of a task of the source: one range of offsets of one partition, as Arrow batches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _POLL_MS = 1000
 
 @attrs.frozen(kw_only=True)
 class ReadOptions:
-    """What tasks need to know; travels with the reader."""
+    """The options that tasks need; they travel with the reader."""
 
     connection: Connection
     names: tuple[str, ...]

@@ -21,7 +21,7 @@ _PATIENCE = 30.0
 
 @attrs.frozen
 class LastRow:
-    """What the log has of it."""
+    """The last row as the log has it."""
 
     offset: int
     key: bytes | None

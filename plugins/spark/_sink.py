@@ -1,4 +1,4 @@
-"""The writers: rows into topics. What is checked is checked on the driver; what is written, by tasks."""
+"""The writers: rows into topics. The driver checks; tasks write."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _log = logging.getLogger("insync.spark")
 
 
 def write_options(options: Options, schema: StructType) -> WriteOptions:
-    """What tasks have to know.
+    """The options that tasks need.
 
     Raises:
       OptionError: An option cannot be.
@@ -107,7 +107,7 @@ def _check_columns(schema: StructType, topic: str | None) -> None:
 
 @attrs.frozen
 class Done(WriterCommitMessage):
-    """What a task has written; `identities` is before the names of its job's producers."""
+    """A task's report of its writes; `identities` is before the names of its job's producers."""
 
     rows: int
     identities: str
@@ -134,7 +134,7 @@ def _end(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], 
 def _not_hiding(what: str) -> Iterator[None]:
     """Spark shows an error of `abort` in place of the one for which it aborts, so it is only logged.
 
-    What could not be aborted is, by whoever writes next under its id or by its timeout.
+    A transaction that could not be aborted is aborted by the next writer under its id, or by its timeout.
     """
     try:
         yield
@@ -166,7 +166,7 @@ class InsyncWriter(Sent, DataSourceArrowWriter):
 
     @plainly
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """What was written stays, but in a transaction: a log takes nothing else back."""
+        """Written rows stay, except those in a transaction: a log takes nothing else back."""
         with _not_hiding("a job"):
             if self._options.transactional:
                 # Tasks that were killed have told of nothing, and may have written.

@@ -81,7 +81,7 @@ class RangePartition(InputPartition):
 
 @attrs.frozen
 class _Plan:
-    """What readers of both kinds take from their options."""
+    """The settings that readers of both kinds take from their options."""
 
     read: ReadOptions
     subscription: Subscription
@@ -153,7 +153,7 @@ def check_options(options: Options, schema: StructType) -> None:
 
 
 def deleted(start: Offsets, end: Offsets, first: Offsets) -> list[str]:
-    """What of the ranges lies before the log's start, in words."""
+    """The parts of the ranges that lie before the log's start, in words."""
     return [
         f"{topic}-{partition}: offsets [{offset}, {min(first[topic, partition], end[topic, partition])}) have been "
         f"deleted; the log begins at {first[topic, partition]}"
@@ -332,7 +332,7 @@ class InsyncStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableN
         tell_loss(shrunk, self._plan.read.fail_on_data_loss)
 
     def _there(self, known: Collection[str]) -> Found:
-        """What there is to be read; topics that are gone are the caller's to tell, or may be missing at all."""
+        """The partitions to be read; topics that are gone are the caller's to tell, or may be missing at all."""
         plan, cluster = self._plan, self._cluster
         try:
             return cluster.find(plan.subscription)

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @attrs.frozen(kw_only=True)
 class Written:
-    """What a task has written, and which transaction has it: None if there is nothing to commit."""
+    """A task's writes, and the transaction that has them: None if there is nothing to commit."""
 
     rows: int
     transactional_id: str
@@ -149,7 +149,7 @@ def _place(options: WriteOptions) -> PartitionId:
 async def _is_done(
     producer: TransactionalBatchProducer, options: WriteOptions, name: str, batch: int
 ) -> bool:
-    """Whether a batch of a stream was committed before. What was open under this id has ended by now."""
+    """Whether a batch of a stream was committed before. An open transaction of this id has ended by now."""
     following = (await producer.committed_offsets(name)).get(_place(options))
     if following is None and batch > 0:
         raise BatchHistoryError(

@@ -21,8 +21,8 @@ def settle() -> None:
     """To be called when something was done that a process does again and again.
 
     Spark's daemon collects garbage after each task, which walks all that was ever imported: some 20 to 50 ms of
-    processor time in each of the four processes of a query, however little it reads. What is alive after the first
-    task stays alive as a rule, so it is taken out of the collector's sight; and once more when modules have been
+    processor time in each of the four processes of a query, however little it reads. Objects alive after the first
+    task stay alive as a rule, so they are taken out of the collector's sight; and once more when modules have been
     imported since: a process that has written first reads with modules of its own. That changes nothing for what is
     made later, nor when a count of references ends; and only Spark's own processes do it, never one of a user's.
     """

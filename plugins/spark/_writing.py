@@ -1,4 +1,4 @@
-"""What a task of the sink does: Arrow batches into record batches, in C, and those to their leaders.
+"""The work of a task of the sink: Arrow batches into record batches, in C, and those to their leaders.
 
 With `exactly_once` the task has a producer of its own, by a name that it has whenever it is run again. A later
 run asks the leaders what is there, leaves out as many rows of each partition, and fences the earlier run with its
@@ -45,7 +45,7 @@ _RUN = 4096
 
 @attrs.frozen(kw_only=True)
 class WriteOptions:
-    """What tasks need to know; travels with the writer."""
+    """The options that tasks need; they travel with the writer."""
 
     connection: Connection
     topic: str | None

@@ -1,4 +1,4 @@
-"""What the Spark plugin raises of its own; what the cluster refuses comes as the client's errors."""
+"""The Spark plugin's own errors; the cluster's refusals come as the client's errors."""
 
 from __future__ import annotations
 

@@ -251,6 +251,6 @@ def _named(files: TlsFiles) -> str:
 
 
 def _reason(error: OSError) -> str:
-    """What is wrong, and with which file if that is known; of a file that is no PEM OpenSSL names none."""
+    """The cause, and the file if that is known; of a file that is no PEM OpenSSL names none."""
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error}"

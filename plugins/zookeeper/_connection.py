@@ -38,7 +38,7 @@ from insync.replication.metadata import StoreUnavailableError
 from ._address import ZookeeperAddress
 
 LOST = (ConnectionLoss, ConnectionClosedError, OperationTimeoutError, SessionExpiredError)
-"""What an operation ends in when its connection ends."""
+"""The errors of an operation whose connection ends."""
 
 _LOOK_SECONDS = 0.01
 _HANDSHAKES_PER_TIMEOUT = 3
@@ -242,14 +242,14 @@ class Connection:
         return StoreUnavailableError(f"ZooKeeper at {self.address.hosts} cannot be used now: {why}")
 
     async def wait(self, result: IAsyncResult) -> Any:
-        """What an operation ends in. Raises kazoo's errors as they are."""
+        """The result of an operation. Raises kazoo's errors as they are."""
         done = trio.Event()
         result.rawlink(lambda _: self.post(done.set))
         await done.wait()
         return result.get_nowait()
 
     async def read(self, *results: IAsyncResult) -> list[Any]:
-        """What several reads end in, in order; an error that is an answer (no such node) stands for its value.
+        """The results of several reads, in order; an error that is an answer (no such node) stands for its value.
 
         Raises `StoreUnavailableError`.
         """

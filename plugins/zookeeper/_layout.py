@@ -28,7 +28,7 @@ MAX_BYTES = 900_000
 """Of one transaction, or one value: ZooKeeper's own limit is 1 MiB with everything (`jute.maxbuffer`)."""
 
 _ITEM_BYTES = 160
-"""What an operation takes at most in ZooKeeper's protocol, beside path, data and the user of its list of rights."""
+"""The most bytes of an operation in ZooKeeper's protocol, beside path, data and the user of its list of rights."""
 
 _PLAIN = b"\x00"
 _BASED = struct.Struct(">BQ")

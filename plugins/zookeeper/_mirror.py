@@ -39,7 +39,7 @@ class Snapshot:
 
 
 class _Stale:
-    """What watches have said since it was last asked. Written by the connection's thread."""
+    """The changes that watches have reported since it was last asked. Written by the connection's thread."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._lock = threading.Lock()

@@ -147,7 +147,7 @@ class ZookeeperSession(Session):
 
 @attrs.frozen
 class _Engine:
-    """What an open handle runs on."""
+    """The parts that an open handle runs on."""
 
     connection: Connection
     mirror: Mirror
@@ -367,7 +367,7 @@ class ZookeeperStore(MetadataStore):
         return session
 
     async def _read_now(self, engine: _Engine, keys: set[str]) -> Reading:
-        """What stands in ZooKeeper now, of these keys. `created` is read first: it vouches for what follows."""
+        """The state of these keys in ZooKeeper now. `created` is read first: it vouches for what follows."""
         connection, layout = engine.connection, self._layout
         connection.check_connected()
         client = connection.client

@@ -16,7 +16,7 @@ from ._layout import Layout, Mark, Node, encode
 
 @attrs.frozen
 class Reading:
-    """What a transaction is decided on. revision: of the store; created: version of the node of that name."""
+    """The basis of a transaction's decision. revision: of the store; created: version of the node of that name."""
 
     revision: int
     mark: Mark
@@ -54,7 +54,7 @@ class Multi:
         return request
 
     def _check(self, request: TransactionRequest, compare: Compare) -> None:
-        """That the compare, which held for what was read, still does. A missing key's is the check of `created`."""
+        """The check that the compare, which held when read, still does. A missing key's is the check of `created`."""
         if isinstance(compare, Missing):
             return
         any_version = isinstance(compare, Exists)
@@ -84,7 +84,7 @@ class Multi:
         request.create(path, encode(operation.value, base), ephemeral=operation.ephemeral)
 
     def committed(self, operations: Sequence[Operation], results: Sequence[object]) -> Committed:
-        """What came of it, from ZooKeeper's results in order."""
+        """The outcome, from ZooKeeper's results in order."""
         stats = [result for result in results if isinstance(result, ZnodeStat)]
         revision = stats[-1].mzxid + self.reading.mark.offset if self.changes else self.reading.revision
         at = iter(stats)

@@ -24,7 +24,7 @@ def authorise(peer: PeerIdentity, kind: int) -> str | None:
 class _Member:
     report: Report
     waiting: Request | None = None
-    """What to answer with an order."""
+    """The request that an order answers."""
     order: Order | None = None
 
 

@@ -1,4 +1,4 @@
-"""What the task of a slot does: it runs the node in the executor's Python process until it is told to end."""
+"""The task of a slot: it runs the node in the executor's Python process until it is told to end."""
 
 from __future__ import annotations
 

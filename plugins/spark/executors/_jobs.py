@@ -1,4 +1,4 @@
-"""What PySpark has no API for: which executors there are, and where a partition of an RDD is to run.
+"""Two things without an API in PySpark: which executors there are, and where a partition of an RDD is to run.
 
 Both go through the JVM gateway of a classic session; Spark Connect has none.
 """

@@ -93,7 +93,7 @@ def _tell(what: Told) -> None:
 
 
 def _remove_logs(config: Config) -> None:
-    """What killed nodes have left; those that live remove their own."""
+    """Remove the logs that killed nodes have left; those that live remove their own."""
     deadline = time.monotonic() + _REMOVE_SECONDS
     for folder in config.logs:
         while not remove_run(Path(folder)) and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""What holds a node: it serves as long as the driver's side lives, or until it is told to end.
+"""The leash of a node, which serves as long as the driver's side lives, or until it is told to end.
 
 A killed executor takes its Python processes with it by SIGHUP. Then, and when the connection to the directory is
 lost, the node finds out what has happened. If the directory answers, only the executor is gone: the process ends

@@ -281,7 +281,7 @@ class ExecutorLogs:
 
     @property
     def handle(self) -> LogsHandle:
-        """What tasks need, to be used in closures."""
+        """The handle that tasks need, to be used in closures."""
         at = URL.parse(self._keeper_.directory).authority
         return LogsHandle(f"{SCHEME}://{at}", self._secret)
 
@@ -337,13 +337,13 @@ class ExecutorLogs:
         return self.handle.write_partition(topic, **settings)
 
     def read(self, topic: str, **options: Any) -> DataFrame:
-        """What is committed of a topic, by the format `insync`; options are those of its reader."""
+        """The committed records of a topic, by the format `insync`; options are those of its reader."""
         register(self._spark)
         given = {"subscribe": topic, **self.options, **options}
         return self._spark.read.format("insync").options(**given).load()
 
     def rdd(self, topic: str) -> RDD[ConsumerRecord]:
-        """What is committed of a topic by now: a partition for each of the topic's, read beside its leader."""
+        """A topic's records committed by now: a partition for each of the topic's, read beside its leader."""
         with self.admin() as admin, self.consumer() as consumer:
             (found,) = admin.describe_topics([topic])
             partitions = [(topic, each.partition) for each in found.partitions]

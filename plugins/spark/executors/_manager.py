@@ -67,7 +67,7 @@ def choose(place: Place, free: Iterable[Executor]) -> Executor | None:
 
 
 def brief(error: Exception) -> str:
-    """What a job that failed says, without the stacks of Java: the last error of Python's, or its first line."""
+    """A failed job's message without the stacks of Java: the last error of Python's, or its first line."""
     text = str(error)
     found = [line for line in _PYTHON_ERROR.findall(text) if not line.startswith(("org.", "java.", "py4j."))]
     return found[-1] if found else text.strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""What nodes, tasks and the keeper say to each other: JSON, one struct a request."""
+"""The messages between nodes, tasks and the keeper: JSON, one struct a request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Kind(enum.IntEnum):
     ORDERS = 2
     """Answered when the node is to end."""
     LOOK = 3
-    """Which nodes there are."""
+    """Answered with the nodes that there are."""
 
 
 class Report(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""What ExecutorLogs raises of its own; what the nodes refuse comes as the client's errors."""
+"""The errors of ExecutorLogs; the nodes' refusals come as the client's errors."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ UpTo = Literal["high-watermark", "end"]
 
 @attrs.define
 class AuditReport:
-    """What was read, and what is wrong. `ok` only if nothing is."""
+    """The amount of data that was read, and what is wrong with it. `ok` only if nothing is."""
 
     partitions: int
     replicas: int
@@ -53,7 +53,7 @@ class AuditReport:
     differences: list[Difference] = attrs.Factory(list)
     """The first of each partition, or of each of its parts: that which compaction has gone over, and the rest."""
     notes: list[str] = attrs.Factory(list)
-    """What is unusual and yet no defect."""
+    """Findings that are unusual and yet no defects."""
 
     @property
     def ok(self) -> bool:

@@ -1,8 +1,8 @@
 """Comparing replicas where compaction has been at work: each may have got to another place.
 
-Which records are left then depends on how far each replica's cleaner is; but two that have a record must have the
-same, and one that lacks it must have had a reason: it compacted past it, and the record has no key, is a tombstone,
-or has a later one of its key. Keys and records are compared by hashes, in a shuffle of Spark.
+The records that are left then depend on how far each replica's cleaner is; but two replicas that have a record must
+have the same, and one that lacks it must have had a reason: it compacted past it, and the record has no key, is a
+tombstone, or has a later one of its key. Keys and records are compared by hashes, in a shuffle of Spark.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COLUMNS = ("topic", "partition", "replica", "offset", "key", "value", "timestam
 
 @attrs.frozen
 class _Part:
-    """What of a replica lies where at least one replica has been compacted."""
+    """The part of a replica where at least one replica has been compacted."""
 
     replica: str
     start: int

@@ -125,7 +125,7 @@ def ready(
     to_servers: str | None,
     to_parquet: str | os.PathLike[str] | None,
 ) -> tuple[tuple[str, ...], _ToTopic | _ToParquet | None]:
-    """What can be said without Spark: the columns that make the identity, and where to write what is kept.
+    """Known without Spark: the columns that make the identity, and where to write what is kept.
 
     Raises PipelineError, ClientError.
     """
@@ -168,7 +168,7 @@ def _identity(by: str) -> Column:
 
 
 def _counted(identified: DataFrame, name: str, by: str) -> tuple[DedupeReport, int]:
-    """What there is, and a digest of which record has which identity."""
+    """The numbers of records and identities, and a digest of which record has which identity."""
     from pyspark.sql import functions as f
 
     [row] = identified.agg(

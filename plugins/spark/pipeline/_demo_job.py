@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def take_stdout() -> Tell:
-    """What the JVM and the workers print goes to standard error; lines of ours do not."""
+    """Output of the JVM and the workers goes to standard error; lines of ours do not."""
     ours = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -85,8 +85,8 @@ def _run(about: dict[str, Any], tell: Tell) -> None:
 
 
 def _batches(checkpoint: Path) -> int:
-    """How many batches a query has begun: each plans its offsets first. What it tells of its progress comes later
-    than what the batch has counted."""
+    """How many batches a query has begun: each plans its offsets first. Its reports of progress come later than the
+    counts of the batch."""
     return 1 + max(int(file.name) for file in (checkpoint / "offsets").iterdir() if file.name.isdecimal())
 
 

@@ -28,7 +28,7 @@ _SAMPLE = 20_000
 
 @attrs.define
 class ExportReport:
-    """What one run wrote. `offsets`: partition -> the first offset that is not exported."""
+    """The output of one run. `offsets`: partition -> the first offset that is not exported."""
 
     rows: int
     bytes: int
@@ -106,7 +106,7 @@ def export(
 
 
 def check_target(source: Input, target: str | os.PathLike[str], by: str) -> None:
-    """What can be said without Spark: raises ExportStateError as `export` does."""
+    """The check that needs no Spark: raises ExportStateError as `export` does."""
     with Manifest.locked(Path(target).absolute()) as manifest:
         _state(manifest, source, by)
 
@@ -124,7 +124,7 @@ def _state(manifest: Manifest, source: Input, by: str) -> ExportState:
 def _due(
     held: Mapping[int, Span], exported: Mapping[int, int], name: str, fail_on_data_loss: bool
 ) -> tuple[dict[int, Span], int]:
-    """What is to be exported of each partition, and how many offsets are gone."""
+    """The offsets to export of each partition, and how many offsets are gone."""
     due, lost = {}, 0
     for partition, (first, end) in held.items():
         start = exported.get(partition, first)

@@ -37,7 +37,7 @@ class Defect:
 
 @attrs.define
 class ReplicaFindings:
-    """What one replica's files hold, and its defects."""
+    """The content of one replica's files, and its defects."""
 
     files: ReplicaFiles
     reports: list[ScanReport]

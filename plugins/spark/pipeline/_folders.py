@@ -1,4 +1,4 @@
-"""What lies in nodes' data folders: segments, checkpoints and whose they are.
+"""The content of nodes' data folders: segments, checkpoints and whose they are.
 
 The files are Kafka's (docs/storage-format.md); they are read here as any other tool would.
 """

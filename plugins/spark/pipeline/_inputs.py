@@ -41,7 +41,7 @@ class TopicInput:
         return f"topic {self.topic}"
 
     def spans(self) -> dict[int, Span]:
-        """What each partition holds that is committed. Raises ClientError."""
+        """The committed offsets that each partition holds. Raises ClientError."""
         with BlockingAdmin(self.servers) as admin:
             count = len(admin.describe_topics([self.topic])[0].partitions)
         wanted = [(self.topic, partition) for partition in range(count)]
@@ -86,7 +86,7 @@ class FolderInput:
         return f"topic {self.topic} in {self.folder}"
 
     def spans(self) -> dict[int, Span]:
-        """What each partition holds that is committed, as far as the folder's checkpoint knows.
+        """The committed offsets that each partition holds, as far as the folder's checkpoint knows.
 
         Raises DataFolderError.
         """

@@ -29,7 +29,7 @@ SPLIT_BYTES = 64 << 20
 
 @attrs.define
 class LoadReport:
-    """What was written and acknowledged."""
+    """The records that were written and acknowledged."""
 
     topic: str
     records: int
@@ -94,7 +94,7 @@ def load(
 def ready(
     paths: Sequence[str | os.PathLike[str]], servers: str, topic: str, *, format: Format, value: Sequence[str]
 ) -> tuple[list[str], int]:
-    """What can be said without Spark: the files as Spark finds them, and how many partitions the topic has.
+    """Known without Spark: the files as Spark finds them, and how many partitions the topic has.
 
     Raises InputError, ClientError.
     """
@@ -122,7 +122,7 @@ def _even_splits(spark: SparkSession) -> Iterator[None]:
 
 
 def _splits(rows: DataFrame) -> list[list[tuple[str, int, int, int, int]]]:
-    """What each task reads: path, start, length, and the file's size and time of change, in its order."""
+    """Each task's input: path, start, length, and the file's size and time of change, in its order."""
     parts = rows._jdf.queryExecution().toRdd().partitions()
     return [
         [
@@ -134,7 +134,7 @@ def _splits(rows: DataFrame) -> list[list[tuple[str, int, int, int, int]]]:
 
 
 def _found(path: str) -> str:
-    """As the JVM finds it, whose working folder may be another. What has a scheme is for Spark to find."""
+    """As the JVM finds it, whose working folder may be another. A path with a scheme is for Spark to find."""
     if "://" in path:
         return path
     if not os.path.exists(path):

@@ -47,7 +47,7 @@ class Difference:
     batch_offset: int
     reason: str
     replicas: dict[str, str]
-    """What each replica has there."""
+    """The state of each replica there."""
     extent: int
     """How much differs in all: stretches of 65,536 offsets at most, or records where compaction has been."""
 

@@ -1,4 +1,4 @@
-"""What an export remembers between runs, and how a run takes effect as a whole.
+"""The state that an export keeps between runs, and how a run takes effect as a whole.
 
 A run writes its files below `_insync/staged-...`. Then `_insync/pending.json`, which says where each goes and
 what the state will be, is renamed into place: from then on the run counts. Files are moved, the state is replaced,
@@ -30,7 +30,7 @@ _VERSION = 1
 
 @attrs.define
 class ExportState:
-    """What has been exported. `offsets`: partition -> the first offset that has not."""
+    """The progress of an export. `offsets`: partition -> the first offset that is not exported."""
 
     topic: str
     layout: str

@@ -84,7 +84,7 @@ class ScanTask:
 
 @attrs.define
 class ScanReport:
-    """What one task found. Offsets are -1 if the range has no batch."""
+    """The findings of one task. Offsets are -1 if the range has no batch."""
 
     task: ScanTask
     first_position: int = -1

@@ -51,7 +51,7 @@ TYPES: dict[str, tuple[pa.DataType, str]] = {
     "sequence": (pa.int64(), "LONG"),
     "replica": (pa.string(), "STRING"),
 }
-"""What a column is to Arrow and to Spark. Producer id, epoch and sequence are -1 of records that have none."""
+"""Each column's type in Arrow and in Spark. Producer id, epoch and sequence are -1 of records that have none."""
 
 SOURCE_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 

@@ -376,7 +376,7 @@ def _spark(master: str) -> Iterator[SparkSession]:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """What the JVM says while it starts and stops goes to standard error past Python; keep it from there."""
+    """Messages of the JVM's start and stop go to standard error past Python; keep them from there."""
     if os.environ.get("INSYNC_TRACEBACK") == "1":
         yield
         return

@@ -59,7 +59,7 @@ class SparkStep:
         await self._hear("ready", START_TIMEOUT)
 
     async def finish(self, records: int) -> Counted:
-        """What was counted once so many records were, or when the time is over. Raises DemoJobError."""
+        """The counts, once they add up to `records`, or when the time is over. Raises DemoJobError."""
         assert self._process is not None and self._process.stdin is not None
         try:
             await self._process.stdin.send_all(json.dumps({"records": records}).encode() + b"\n")

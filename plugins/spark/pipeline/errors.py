@@ -1,4 +1,4 @@
-"""What the pipeline's jobs raise."""
+"""The errors of the pipeline's jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class PipelineError(SparkError):
 
 
 class DataFolderError(PipelineError):
-    """What was given is no node's data folder, or folders do not belong together."""
+    """A given folder is no node's data folder, or folders do not belong together."""
 
 
 class DamagedSegmentError(PipelineError):
@@ -18,7 +18,7 @@ class DamagedSegmentError(PipelineError):
 
 
 class ExportStateError(PipelineError):
-    """What an export remembers cannot be used, belongs to another export, or is in use."""
+    """The state that an export keeps cannot be used, belongs to another export, or is in use."""
 
 
 class LostRecordsError(PipelineError):
@@ -26,4 +26,4 @@ class LostRecordsError(PipelineError):
 
 
 class InputError(PipelineError):
-    """What a job was to read, or how, cannot be."""
+    """A job's input, or the way to read it, cannot be."""
