@@ -54,7 +54,7 @@ class Multi:
         return request
 
     def _check(self, request: TransactionRequest, compare: Compare) -> None:
-        """The check that the compare, which held when read, still does. A missing key's is the check of `created`."""
+        """The check that the compare, true when read, still is. A missing key's is the check of `created`."""
         if isinstance(compare, Missing):
             return
         any_version = isinstance(compare, Exists)

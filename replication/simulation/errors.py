@@ -1,4 +1,4 @@
-"""What can go wrong in a simulation, and what it is there to find."""
+"""The failures of a simulation, and the violations that it is there to find."""
 
 from __future__ import annotations
 

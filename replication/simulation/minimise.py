@@ -85,5 +85,5 @@ def _without_one_piece(
 
 
 def replay_of(result: Result) -> Replay:
-    """What replays this very run."""
+    """The replay of this very run."""
     return Replay(seed=result.seed, settings=result.settings, script=result.script)

@@ -47,7 +47,7 @@ class Script:
 
 @attrs.frozen(kw_only=True)
 class Result:
-    """What became of one run; `violation` is None if everything held. `script` replays it exactly."""
+    """The outcome of one run; `violation` is None if everything held. `script` replays it exactly."""
 
     seed: int
     settings: Settings

@@ -26,7 +26,7 @@ ANSWER_TIMEOUT = 4.0
 
 
 class StateMachine(ABC):
-    """What your service keeps on each node, built from the committed commands in their order.
+    """Your service's state on each node, built from the committed commands in their order.
 
     A node that starts makes a new one, and restores the last snapshot that its former process had stored.
     """
@@ -46,7 +46,7 @@ class StateMachine(ABC):
 
 @attrs.frozen(kw_only=True)
 class Command:
-    """What a client yields: append `value` and wait for the outcome; `acks` as in a produce request."""
+    """A request that a client yields: append `value` and wait for the outcome; `acks` as in a produce request."""
 
     value: str
     topic: str = "service"
@@ -56,7 +56,7 @@ class Command:
 
 @attrs.frozen(kw_only=True)
 class CurrentRead:
-    """What a client yields to be told, as `offset`, one behind all that was acknowledged before."""
+    """A request that a client yields to be told, as `offset`, one behind all that was acknowledged before."""
 
     topic: str = "service"
     partition: int = 0
@@ -64,7 +64,7 @@ class CurrentRead:
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """What a client learns: `ok` (at `offset`), `refused` (certainly not done) or `unknown` (may yet be done)."""
+    """The answer to a client: `ok` (at `offset`), `refused` (certainly not done) or `unknown` (may yet be done)."""
 
     kind: str
     offset: int = -1
@@ -84,7 +84,7 @@ class Operation:
 
 @attrs.define(eq=False)
 class History:
-    """What a run leaves for `Service.check`.
+    """The history that a run leaves for `Service.check`.
 
     `logs`: the committed values of each partition, by offset. `states`: a snapshot of each node's machine, all
     of them at the end of the log. `unclean`: partitions that had an unclean election: what was

@@ -1,4 +1,4 @@
-"""What a simulated cluster is made of and what befalls it; `Settings.swarm` draws it from a seed."""
+"""The make-up of a simulated cluster and the faults that befall it; `Settings.swarm` draws them from a seed."""
 
 from __future__ import annotations
 

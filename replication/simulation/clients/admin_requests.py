@@ -1,4 +1,4 @@
-"""What people ask of a controller besides moves: topics that grow and change, and much that must be refused."""
+"""People's requests to a controller besides moves: topics that grow and change, and much that must be refused."""
 
 from __future__ import annotations
 

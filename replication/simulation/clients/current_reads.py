@@ -130,7 +130,7 @@ class CurrentReader:
         self._partition = partition
         self._facts: PartitionFacts = cluster.oracle.partitions[partition]
         self.unfinished: str | None = None
-        """What has not come right in calm."""
+        """The work that has not succeeded in calm."""
 
     def turn(self) -> None:
         cluster, dice = self._cluster, self._cluster.current_reads.dice

@@ -50,7 +50,7 @@ class Member:
         self._commits = 0
         self._calm_since: float | None = None
         self.unfinished: str | None = None
-        """What has not come right in calm."""
+        """The work that has not succeeded in calm."""
         self._asked_in_calm: set[int] = set()
         cluster.later(2 * self._dice.random(), self._begin)
 

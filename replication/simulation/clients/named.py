@@ -70,7 +70,7 @@ class TaskRun:
         cluster.later(0.2 + cluster.random.random(), self.turn)
 
     def _described(self, said: DescribeProducersResult) -> None:
-        """What is there is told; only what cannot vanish any more counts."""
+        """The answer tells which records are there; only those that cannot vanish any more count."""
         if self._next is None and said.settled and not self.over:
             self._next = max(FIRST, said.last_sequence + 1)
 
@@ -145,7 +145,7 @@ class Tasks:
 
     @property
     def unfinished(self) -> str:
-        """What is not written, though it should be; empty if everything is."""
+        """The records that are not written, though they should be; empty if there are none."""
         excused = self._facts.unclean or self._facts.forgot or self._facts.gone
         if self._task is None or self._task.done or excused:
             return ""

@@ -25,7 +25,7 @@ WRONG = 0.02
 class Reader:
     """Reads one batch after the other from whoever leads, or believes so.
 
-    What it read was committed, so nobody who leads by the store's record may tell it that their ways have parted.
+    Its batches were committed, so nobody who leads by the store's record may tell it that their ways have parted.
     """
 
     def __init__(self, cluster: Cluster, partition: PartitionId) -> None:

@@ -68,7 +68,7 @@ class Transactor:
 
     @property
     def unfinished(self) -> str:
-        """What has not come right in calm."""
+        """The work that has not succeeded in calm."""
         return "" if self.is_done else f"{self.name} commits nothing: {self._latest}"
 
     def is_latest(self, producer: Producer) -> bool:
@@ -76,7 +76,7 @@ class Transactor:
         return producer is self._latest
 
     def look(self) -> None:
-        """What is committed of the group, by everybody who takes itself for its coordinator."""
+        """Ask everybody who takes itself for the group's coordinator what the group has committed."""
         cluster = self.cluster
         partition = cluster.coordinators.partition_of(self.group)
         for host in cluster.leaders_of(partition):
@@ -106,7 +106,7 @@ class Transactor:
 
 @attrs.define(eq=False)
 class _Part:
-    """What one transaction writes to one partition: one batch after the other."""
+    """One transaction's writes to one partition: one batch after the other."""
 
     sent: Sent
     left: int = TRIES
@@ -133,7 +133,7 @@ class Producer:
     # How it goes on
 
     def _then(self, do: Callable[[], None], delay: float = 0.0) -> None:
-        """What it does next, unless it stands still: then it finds later that it is fenced, perhaps."""
+        """The producer's next step, unless it stands still: then it finds later that it is fenced, perhaps."""
         if not self._cluster.calm and self._dice.random() < STANDS:
             delay += self._dice.choice((0.5, 5.0, 12.0))
         self._cluster.later(delay + 0.1 * self._dice.random(), partial(self._go_on, do))

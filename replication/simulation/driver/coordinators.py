@@ -1,8 +1,8 @@
 """Coordinators of the simulated nodes: shards that the production broker hosts, over model logs; and their oracle.
 
 A run has them if its settings say so (`Settings.groups`). The model keeps the keys and values of what shards write,
-reads their logs piece by piece, late or not at all, and carries requests of clients to nodes and answers back. What
-is answered is judged by the committed log alone.
+reads their logs piece by piece, late or not at all, and carries requests of clients to nodes and answers back. The
+oracle judges the answers by the committed log alone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SETTINGS = GroupSettings(
     isolation_timeout_ms=int(1000 * ISOLATION),
 )
 WALL = 1_700_000_000.0
-"""What the wall clock shows when a node's clock shows 0."""
+"""The time on the wall clock when a node's clock shows 0."""
 READ_FAILS = 0.05
 """How often a piece of a log cannot be read."""
 LATE_READ = 0.1
@@ -117,7 +117,7 @@ class Asked:
     arrived: float = -1.0
     committed: int = 0
     asker: object = None
-    """Who a transactional producer is."""
+    """The transactional producer that asks."""
 
 
 @attrs.define(eq=False)
@@ -134,11 +134,11 @@ class Coordinators:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.records: dict[str, Records] = {}
-        """What each batch of a shard holds, by its payload."""
+        """The records of each batch of a shard, by its payload."""
         self.ends: dict[str, tuple[int, bool | None]] = {}
         """By payload, of batches in transactions: the producer id, and of a marker whether it commits."""
         self.commits = self.loads = self.reads = self.beats = 0
-        """What was answered well, and shards that were loaded; that a run is about something."""
+        """Good answers, and shards that were loaded; they show that a run is about something."""
         self._waiting: dict[Asked, None] = {}
         self._ledgers: dict[PartitionId, Ledger] = {}
         self._covered: dict[tuple[int, int, PartitionId, int], int] = {}
@@ -229,7 +229,7 @@ class Coordinators:
         return ledger
 
     def _judge(self, node: Node, asked: Asked, response: Any) -> None:
-        """What is answered without an error."""
+        """Judge an answer without an error."""
         message, ledger = asked.message, self._ledger_of(asked.message)
         if ledger is None:
             return
@@ -365,7 +365,7 @@ class Coordinators:
         cluster.on(node, delay, done)
 
     def _entries(self, batch: Stored, decode: Callable[..., Any]) -> list[Entry | Marker]:
-        """What a shard reads of one batch."""
+        """The entries that a shard reads of one batch."""
         meta = batch.meta
         producer = ProducerId(meta.producer_id, meta.producer_epoch) if meta.transactional else None
         if meta.marker is not None:

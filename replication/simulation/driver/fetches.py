@@ -46,7 +46,7 @@ class Intruder:
 
 
 class Peer(NamedTuple):
-    """Who is at the other end of a connection."""
+    """The other end of a connection."""
 
     node_id: int
     principal: str

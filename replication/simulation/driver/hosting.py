@@ -437,7 +437,7 @@ class Hosting(World, ABC):
         self.fetches.close(node, effect)
 
     def _failed(self, node: Node, effect: Fail | Refuse) -> None:
-        """Whoever asked has gone on with another request, or has no business with it."""
+        """The asker has gone on with another request, or has no business with it."""
 
     # ISR and produce
 

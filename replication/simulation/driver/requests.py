@@ -35,7 +35,7 @@ class Sent:
     batch: BatchMeta
     again: bool
     host: Host | None = None
-    """Whom it is sent to."""
+    """The host to which it is sent."""
     arrived: bool = False
     names_epoch: bool = False
     """Whether it goes out with the leader epoch that the node has then, for no other leader to take it."""
@@ -172,7 +172,7 @@ class Requests:
         cluster.tell(node, ProduceArrived(request, message, payload))
 
     def replied(self, node: Node, effect: Reply) -> None:
-        """L5: each request is answered once, for each of its partitions. What that promises the oracle judges."""
+        """L5: each request is answered once, for each of its partitions. The oracle judges what that promises."""
         request, response = effect.request, effect.response
         assert isinstance(request, Arrived)
         require(request in self._waiting, "L5", "{} answers nothing that waits", response)

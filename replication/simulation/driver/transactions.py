@@ -51,7 +51,7 @@ class Transactions:
         self._cluster = cluster
         self.told = Told()
         self.committed = self.aborted = self.reads = 0
-        """What was told of ends, and batches in transactions that readers were given; that a run is about it."""
+        """Ends told, and batches in transactions that readers were given; they show that a run is about it."""
         self.transactors: list[Transactor] = []
         self._logs: dict[PartitionFacts, TransactionLog] = {}
         self._decisions: list[DecisionLog] = []
@@ -88,7 +88,7 @@ class Transactions:
             facts.transactional = take
 
     def _read_decisions(self) -> None:
-        """What coordinators have decided up to now, and what they say is complete."""
+        """The decisions of coordinators up to now, and what they say is complete."""
         for each in self._decisions:
             each.read_on(self._cluster.coordinators.records, self._is_complete)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .injector import Injector
 
 ONLY_PROCESSES = 0.4
-"""Which part of these faults ends processes alone."""
+"""The share of these faults that ends processes alone."""
 TRIES = 20
 """How often it is looked whether everything may be cut, a tenth of a second apart."""
 

@@ -151,7 +151,7 @@ class Injector:
         return min(own, default=len(self.cluster.nodes)) - 1
 
     def has_lost(self, node: Node) -> None:
-        """What it holds may lack something that counted on it."""
+        """The node's data may lack something that counted on it."""
         self.cluster.oracle.risky.add(node.id)
         node.lost_data = True
 

@@ -32,7 +32,7 @@ NOTICED = 3.0
 AT_ONCE = 0.005
 """How often it is looked whether a leader that was cut off is deposed."""
 NEW_LEADER = 0.5
-"""Which part of the leaders that are deposed have to have been elected just before."""
+"""The share of deposed leaders that have to have been elected just before."""
 ELECTED = 2.0
 """After so long one of them leads, or will not."""
 NEXT_TRY = 0.5
@@ -43,7 +43,7 @@ STARTED_EARLY = 0.5
 
 @attrs.frozen
 class Backup:
-    """What a copy of the store holds. Sessions have ended, and with them what they own, when it is put back."""
+    """The content of a copy of the store. Sessions have ended, and with them what they own, when it is put back."""
 
     revision: int
     tables: dict[str, object]

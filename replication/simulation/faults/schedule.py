@@ -65,7 +65,7 @@ _GAPS |= {"IL": (0.5, 1.0, 3.0), "PS": (5.0, 12.0), "FM": (5.0, 12.0)}
 
 
 def _draw_apart(seed: int, settings: Settings, label: str, name: str) -> list[Fault]:
-    """What makes a node's folder other than the node has left it, or waits for the end of a transaction."""
+    """Faults that make a node's folder other than the node has left it, or wait for the end of a transaction."""
     dice = random.Random(f"{name} {seed}")
     found: list[Fault] = []
     at = 4.0
@@ -78,7 +78,7 @@ def _draw_apart(seed: int, settings: Settings, label: str, name: str) -> list[Fa
 
 
 def _draw_admin_requests(seed: int, settings: Settings) -> list[Fault]:
-    """What an operator asks of the controller meanwhile: partitions moved elsewhere, and moves taken back."""
+    """An operator's requests to the controller meanwhile: partitions moved elsewhere, and moves taken back."""
     dice = random.Random(f"requests {seed}")
     found: list[Fault] = []
     at = 4.0

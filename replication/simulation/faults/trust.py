@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 ALONE = 0.3
-"""Which part of the faults that spoil what a follower needs waits for a leader that nobody could replace."""
+"""Of the faults that spoil what a follower needs, the share that waits for a leader that nobody could replace."""
 WAITS = 150
 """How often such a fault looks, a tenth of a second apart."""
 

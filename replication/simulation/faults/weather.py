@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from ..settings import Settings
 
 Mishap = tuple[str, float]
-"""What happens, and how long it takes (seconds; 0 where that means nothing)."""
+"""The mishap, and how long it takes (seconds; 0 where that means nothing)."""
 
 
 class Weather:

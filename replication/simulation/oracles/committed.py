@@ -1,4 +1,4 @@
-"""What the committed logs of `__consumer_offsets` say, read by a naive reader of the oracle's own."""
+"""The content of the committed logs of `__consumer_offsets`, read by a naive reader of the oracle's own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .facts import PartitionFacts
 
 Records = tuple[tuple[bytes, bytes | None], ...]
 NOTHING = r.OffsetValue(offset=-1)
-"""What stands for an offset that is not committed."""
+"""The value in place of an offset that is not committed."""
 
 
 @attrs.define
@@ -54,7 +54,7 @@ class Ledger:
                 self._take(key, value, producer_id)
 
     def _end(self, producer_id: int, committed: bool) -> None:
-        """What a producer has committed in a transaction counts from its marker on, or never."""
+        """Offsets that a producer has committed in a transaction count from its marker on, or never."""
         for key, (_, value) in self._undecided.pop(producer_id, {}).items():
             if committed:
                 self._offsets.setdefault(key, [(0, NOTHING)]).append((self.length, value))

@@ -1,4 +1,4 @@
-"""What the oracle knows of one partition: what was committed, promised, refused, and by whom it was led."""
+"""The oracle's knowledge of one partition: what was committed, promised, refused, and by whom it was led."""
 
 from __future__ import annotations
 

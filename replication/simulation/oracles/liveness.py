@@ -1,4 +1,4 @@
-"""What must come true once faults stop: L1 to L10."""
+"""The conditions that must come true once faults stop: L1 to L10."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _check_producer(producer: Producer) -> None:
 
 
 def _missing(cluster: Cluster, record: PartitionRecord, without: int | None) -> int | None:
-    """Whom a partition has to do without: what is made after a log directory went offline stands in another."""
+    """The node that a partition must do without: a log made after a log directory went offline stands in another."""
     if without is None:
         return None
     node = cluster.nodes[without]

@@ -1,4 +1,4 @@
-"""What must be true of a cluster, told from outside: the disks, the store and the answers.
+"""The rules that a cluster must keep, judged from outside: by the disks, the store and the answers.
 
 The names are those of the page on the protocol. Every check is made as soon as what it is about may have changed,
 and of nothing else; `recheck` makes all of them anew from scratch.
@@ -62,11 +62,11 @@ class Oracle:
         """The clock of each leader when its epoch began."""
         self._proposals: set[tuple[str, int, int]] = set()
         self._told: dict[tuple[str, PartitionId], dict[int, LogInfo]] = {}
-        """What each controller has heard, by its name as a writer."""
+        """The reports that each controller has heard, by its name as a writer."""
         self._elected_by: dict[tuple[str, PartitionId], dict[int, LogInfo]] = {}
         """The same when it elected: the store takes that later, and more may be told by then (seed 7120900)."""
         self._asked: dict[tuple[str, PartitionId], tuple[str, int, set[int]]] = {}
-        """Whom each controller has asked of a partition: its topic id, the latest leader epoch, the nodes."""
+        """Each controller's questions about a partition: its topic id, the latest leader epoch, the nodes."""
         self._at_end: dict[tuple[str, int, int, int], float] = {}
         self._laggards = Laggards()
         self.kept = Kept(cluster)
@@ -137,7 +137,7 @@ class Oracle:
 
     @staticmethod
     def _state(host: Host) -> tuple[object, ...]:
-        """What no message of another leader epoch may change."""
+        """The state that no message of another leader epoch may change."""
         replica = host.replica
         assert replica is not None
         leader, log = replica.leader, replica.log
@@ -279,7 +279,7 @@ class Oracle:
         self.let_go(host.partition)
 
     def disk_of(self, node: int, partition: PartitionId) -> Disk:
-        """What a node holds of a partition that there is; nothing, if it has not even heard of it."""
+        """A node's log of an existing partition; an empty one, if the node has not even heard of it."""
         host = self._cluster.nodes[node].hosts.get(partition)
         there = host is not None and host.facts is self.partitions[partition]
         return host.disk if host is not None and there else Disk()

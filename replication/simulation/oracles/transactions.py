@@ -1,4 +1,4 @@
-"""What committed logs say of transactions, read by a naive reader of the oracle's own; and what was told of them.
+"""Transactions in committed logs, read by a naive reader of the oracle's own; and what was told of them.
 
 Each transaction has a producer id and epoch of its own (KIP-890), which name it; its markers have the next epoch.
 """
@@ -25,10 +25,10 @@ Ids = tuple[int, int]
 
 @attrs.define(eq=False)
 class Told:
-    """What producers were told, and what it has come to."""
+    """Answers to producers, and what has come of them."""
 
     owners: dict[Ids, object] = attrs.Factory(dict)
-    """Who was told to have which ids."""
+    """The producer that was told to have the ids."""
     latest: dict[int, int] = attrs.Factory(dict)
     """By producer id: the epoch with which its latest holder has begun, which shuts all earlier ones out."""
     outcomes: dict[Ids, bool] = attrs.Factory(dict)

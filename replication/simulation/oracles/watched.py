@@ -176,7 +176,7 @@ class ModelLogs:
         """Places that had to be waited for, until they are read."""
 
     def warm(self, partition: PartitionId, offset: int) -> None:
-        """What follows can be read without a wait."""
+        """The batches from there on can be read without a wait."""
         self._is_warm[partition, offset] = True
 
     def queued(self, partition: PartitionId) -> int:

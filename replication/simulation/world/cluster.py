@@ -206,7 +206,7 @@ class Cluster(Hosting):
         self.store.put_of_node(put.key, record, session)
 
     def _drop(self, key: str, writer: str) -> None:
-        """What stands under a key is deleted."""
+        """Delete the record under a key."""
         if key.startswith(rec.PARTITIONS_PREFIX):
             found = self.store.get(key)
             assert found is not None and isinstance(found.record, rec.PartitionRecord)
@@ -560,7 +560,7 @@ class Cluster(Hosting):
         return self.commit(transaction, node.session, f"registration {node.id}") if transaction else None
 
     def read_keys(self, keys: tuple[str, ...]) -> Mapping[str, Seen]:
-        """What stands in the store now."""
+        """The records under these keys in the store now."""
         return self.store.seen(*keys)
 
     def write_isrs(self, effect: WriteIsrs, session: int) -> Outcome:

@@ -28,7 +28,7 @@ class Stored(NamedTuple):
 
 
 def key_of(payload: str) -> int:
-    """What records are about: later ones of the same key take their place."""
+    """The key of a batch's records: later ones of the same key take their place."""
     return sum(payload.encode()) % KEYS
 
 
@@ -275,7 +275,7 @@ class Disk:
         return kept
 
     def _known(self) -> Iterator[BatchMeta]:
-        """What producers have written, as far as anything is left of it."""
+        """The batches that producers have written, as far as anything is left of them."""
         yield from self._gone
         for batch in self.batches:
             if batch.state != LEFT_OUT:

@@ -67,7 +67,7 @@ class Question:
 
 @attrs.define(eq=False)
 class Wires:
-    """What the process that a node is now has under way, and what is known of its pauses."""
+    """The work under way of a node's present process, and what is known of its pauses."""
 
     dials: dict[int, fx.Dial] = attrs.Factory(dict)
     questions: dict[int, Question] = attrs.Factory(dict)
@@ -126,7 +126,7 @@ class Network:
             cluster.later(cluster.delay(), partial(self._dialled, node, node.process, peer, effect))
 
     def _dialled(self, node: Node, process: int, peer: Node, effect: fx.Dial) -> None:
-        """Who is up accepts, even if it stands still and answers later; whoever is not registered is not up."""
+        """A node that is up accepts, even if it stands still and answers later; an unregistered one is not up."""
         cluster = self._cluster
         if not peer.up or peer.broker is None:
             refused = partial(self._dial_failed, node, effect, "connection refused", refused=True)
@@ -196,7 +196,7 @@ class Network:
             self._cluster.tell(node, ev.PeerDisconnected(connection=link, reason=reason))
 
     def _suspect(self, node: Node, effect: fx.Suspect) -> None:
-        """Who is gone is taken out of the store, if it is the same process there still."""
+        """Take a node that is gone out of the store, if it is the same process there still."""
         cluster, suspect = self._cluster, effect.node
         if effect.silent_to:
             self._check_silence(effect)

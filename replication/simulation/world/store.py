@@ -87,7 +87,7 @@ class Store:
         self.controller_epoch = 0
         self.controller_epoch_version = 0
         self.unknown: dict[str, int] = {}
-        """What stands under a key beside the fields that all versions know."""
+        """The value under a key beside the fields that all versions know."""
         self._owners: dict[str, int] = {}
         """The session of each ephemeral key."""
         self._versions: dict[str, int] = {}
@@ -129,12 +129,12 @@ class Store:
     # What stands there
 
     def seen(self, *keys: str) -> dict[str, Seen]:
-        """What stands under some keys now."""
+        """The records under some keys now."""
         found = {key: self.get(key) for key in keys}
         return {key: each for key, each in found.items() if each is not None}
 
     def seen_by(self, node: int) -> dict[str, Seen]:
-        """What a process reads to register."""
+        """The records that a process reads to register."""
         own = (incarnation_key(node), node_key(node), pulse_key(node), CONTROLLER_KEY)
         return self.seen(*own, *map(partition_key, self.partitions))
 
@@ -146,7 +146,7 @@ class Store:
         return Seen(key=key, record=record, version=version, value=value, session=session)
 
     def _value(self, key: str, record: object) -> object:
-        """What the bytes under a key are to be compared by."""
+        """The value by which the bytes under a key are to be compared."""
         return (record, self.unknown[key]) if key in self.unknown else record
 
     def _stored(self, key: str) -> tuple[object | None, int]:
@@ -198,7 +198,7 @@ class Store:
     def put_of_node(
         self, key: str, record: NodeRecord | IncarnationRecord | PulseRecord, session: int | None
     ) -> None:
-        """What a process says of itself, or counts."""
+        """Put a process's registration, incarnation or pulse."""
         match record:
             case NodeRecord():
                 self.nodes[record.node_id] = record

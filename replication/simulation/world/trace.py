@@ -1,4 +1,4 @@
-"""What happened in a run: a digest of every step, and on demand the lines that people read."""
+"""The events of a run: a digest of every step, and on demand the lines that people read."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ LATER = 0.5
 UNKNOWN = 0.5
 """How often an error is one that the later version has a number of its own for."""
 LATER_ERROR = 30_000
-"""What is added to that number: no version that is known has it."""
+"""The addend to that number: no version that is known has the sum."""
 VALUES = 3
 """Different values of the field that the later version writes."""
 _LATER_REQUEST = m.IsSilentRequest
@@ -36,7 +36,7 @@ _LATER_REQUEST = m.IsSilentRequest
 
 
 class Versions:
-    """Which process is of which version, and what one makes of the other."""
+    """The versions of processes, and what one makes of the other."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.met = 0
@@ -60,7 +60,7 @@ class Versions:
         return node.id in self._later
 
     def session_opened(self, node: Node) -> None:
-        """What is written with this session is of the version that its process is of."""
+        """Writes with this session are of the version that its process is of."""
         if self.is_later(node):
             self._later_sessions.add(node.session)
 
@@ -77,7 +77,7 @@ class Versions:
                 self.met += 1
 
     def answer(self, node: Node, asker: Node, response: m.FetchResponse) -> m.FetchResponse:
-        """What a node answers one of the other version: errors may be some that the asker does not know."""
+        """A node's answer to one of the other version: errors may be some that the asker does not know."""
         if not self.is_later(node) or self.is_later(asker):
             return response
         return attrs.evolve(

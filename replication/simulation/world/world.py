@@ -15,7 +15,7 @@ Action = Callable[[], None]
 
 
 class Process(Protocol):
-    """What the world needs to know of whoever runs on a node."""
+    """The state of a node's process that the world needs to know."""
 
     id: int
     up: bool
