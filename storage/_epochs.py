@@ -1,4 +1,4 @@
-"""Which leader epoch wrote which offsets (KIP-101), kept in `leader-epoch-checkpoint`.
+"""The offsets that each leader epoch wrote (KIP-101), kept in `leader-epoch-checkpoint`.
 
 The epoch of an appended batch stands in the batch, and recovery reads every batch from the recovery point on. So
 the file has to have an epoch when the recovery point moves past its first batch (`save`), and neither an append nor

@@ -173,7 +173,7 @@ def replace_file(path: Path, content: bytes, *, sync: bool = True, sync_name: bo
 
 
 def _open_anew(path: Path) -> int:
-    """A file that is only this call's. What is no file under that name goes: nobody else writes there.
+    """A file that is only this call's. Something of that name that is no file goes: nobody else writes there.
 
     Raises NoFileError for a folder, OSError.
     """
@@ -208,7 +208,7 @@ def table(lines: Sequence[str]) -> bytes:
 
 
 def read_checkpoint(path: Path) -> dict[PartitionKey, int]:
-    """What `write_checkpoint` wrote. A missing or damaged file gives nothing: all of it can be found again."""
+    """Read what `write_checkpoint` wrote. A missing or damaged file gives nothing: all of it can be found again."""
     rows = read_table(path) or []
     try:
         return {(topic, int(partition)): int(offset) for topic, partition, offset in rows}

@@ -1,4 +1,4 @@
-"""What a flush brings to the device, and in which order."""
+"""The parts of a log that a flush brings to the device, and in which order."""
 
 from __future__ import annotations
 

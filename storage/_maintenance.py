@@ -1,4 +1,4 @@
-"""What a log on disk does beside reading and writing: deleting old segments, and their files a while later."""
+"""The duties of a log on disk beside reading and writing: deleting old segments, and their files a while later."""
 
 from __future__ import annotations
 

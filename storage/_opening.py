@@ -82,7 +82,7 @@ def read_file(path: Path) -> bytes:
 
 
 def kind_of(path: Path) -> str:
-    """What has the name if that is no file; empty if it is one, or nothing is there."""
+    """The kind of thing that has the name, if that is no file; empty for a file, or if nothing is there."""
     what = what_is(path)
     return "" if what == A_FILE else what
 

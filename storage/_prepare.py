@@ -1,4 +1,4 @@
-"""What an append checks before it writes, and the bytes it then writes."""
+"""The checks of an append before it writes, and the bytes that it then writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .errors import AppendError
 from .log import Chunk, EpochEntry
 
 _HEAD = struct.Struct(">qii")
-"""How a batch begins: base offset, length and leader epoch. What a leader sets is all in there."""
+"""How a batch begins: base offset, length and leader epoch. The fields that a leader sets are all in there."""
 _SIZE_AND_DELTA = struct.Struct(">i11xi")
 """Length and last offset delta, from the length on."""
 _NOT_NAMED = "the bytes for {} are not the announced batches"

@@ -1,4 +1,4 @@
-"""What a log holds of idempotent producers, and its snapshots on disk.
+"""A log's knowledge of idempotent producers, and its snapshots on disk.
 
 Only what happened is kept here; what a producer may do next (KIP-98's sequence rules) is not this room's matter.
 """
@@ -247,7 +247,7 @@ def replay(
 ) -> ProducerTable:
     """The producers of a log: its latest good snapshot, and the headers of all batches behind that.
 
-    What `tail` knows is not read again. told: of snapshots that are damaged.
+    Batches that `tail` knows are not read again. told: of snapshots that are damaged.
     """
     end = segments[-1].end.offset if tail is None else tail.start_offset
     table, start = _latest(folder, end, told)

@@ -41,7 +41,7 @@ _INDEXES = {INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX}
 
 @attrs.define(eq=False, slots=True)
 class Recovered:
-    """What a log turned out to hold."""
+    """The findings of a log's recovery."""
 
     segments: tuple[Segment, ...]
     report: RecoveryReport

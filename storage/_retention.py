@@ -1,4 +1,4 @@
-"""Which segments are too old to keep, and the files of those that were deleted."""
+"""The segments that are too old to keep, and the files of those that were deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of transactions, told from the batches themselves: by the headers, and the record of each marker."""
+"""The outcomes of transactions, told from the batches themselves: by the headers, and the record of each marker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """What the control batch at a transaction's end says."""
+    """The content of the control batch at a transaction's end."""
 
     is_abort: bool
     coordinator_epoch: int
@@ -61,7 +61,7 @@ class CompletedTransaction(NamedTuple):
 
 
 def marker_of(batch: Buffer) -> Marker | None:
-    """What a whole control batch says; None if it ends no transaction."""
+    """The marker in a whole control batch; None if it ends no transaction."""
     view, epoch = ffi.from_buffer(batch), ffi.new("int32_t *")
     kind = lib.isr_batch_marker(view + BATCH_OVERHEAD_BYTES, max(0, len(view) - BATCH_OVERHEAD_BYTES), epoch)
     return None if kind == lib.ISR_MARKER_NONE else Marker(kind == lib.ISR_MARKER_ABORT, epoch[0])
@@ -90,15 +90,15 @@ def read_index(path: Path) -> list[AbortedTransaction]:
 
 
 def encode_index(entries: Iterable[AbortedTransaction]) -> bytes:
-    """What `read_index` reads."""
+    """The bytes that `read_index` reads."""
     return b"".join(_ENTRY.pack(_VERSION, *entry) for entry in entries)
 
 
 def aborted_between(
     indexes: Iterable[Sequence[AbortedTransaction]], start_offset: int, end_offset: int
 ) -> list[AbortedTransaction]:
-    """What a reader of [start_offset, end_offset) must know, from the indexes of the segment of the start and of
-    all later ones: a marker may lie many segments behind its transaction's batches.
+    """The aborted transactions that a reader of [start_offset, end_offset) must know, from the indexes of the
+    segment of the start and of all later ones: a marker may lie many segments behind its transaction's batches.
     """
     found: list[AbortedTransaction] = []
     for entries in indexes:

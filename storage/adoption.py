@@ -1,6 +1,6 @@
 """A data folder that Kafka wrote: what is in it, and a copy of it that a node can use.
 
-Kafka's folder is only read. What differs between the two formats is set right in the copy: topic ids are written as
+Kafka's folder is only read. The copy sets right the differences between the two formats: topic ids are written as
 ours, `partition.metadata` names the partition, and a segment that Kafka's cleaner has left short of the next one
 ends in a bare header, as our cleaner leaves it.
 """
@@ -114,7 +114,7 @@ class ForeignLog:
 
 @attrs.frozen(kw_only=True)
 class ForeignIdentity:
-    """Whose a folder is. `directory_id` is empty where Kafka, before 3.7, gave none."""
+    """The owner of a folder. `directory_id` is empty where Kafka, before 3.7, gave none."""
 
     cluster_id: str
     node_id: int
@@ -139,7 +139,7 @@ class MetadataLog:
 
 
 def identify(path: Path) -> ForeignIdentity:
-    """Whose folder it is, and that its broker stopped cleanly.
+    """Find the folder's owner, and check that its broker stopped cleanly.
 
     Raises ForeignFolderError.
     """
@@ -177,7 +177,7 @@ def identify(path: Path) -> ForeignIdentity:
 
 
 def _check_files(path: Path) -> None:
-    """Whatever is read ends, and fits into memory where it is read at one go.
+    """Check that each file ends, and fits into memory where it is read at one go.
 
     Raises ForeignFolderError with the FIFOs, devices, sockets, links to nothing and the files that are too large.
     """

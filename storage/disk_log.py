@@ -105,7 +105,7 @@ class DiskLog(MaintainedLog):
         try:
             found = self._recover(clean, recovery_point, verify_bytes)
             self.recovery = found.report
-            """What opening found."""
+            """The findings of the opening."""
             self._finish_opening(found, recovery_point, log_start_offset)
         except OSError as error:
             self._close_files()
@@ -471,7 +471,7 @@ class DiskLog(MaintainedLog):
     def _cut_files(self, end: int, *, shown: bool = False) -> None:
         """Remove what lies at or above `end`, a batch boundary; the last first, so that a crash leaves a prefix.
 
-        What was `shown` may still be on its way to a reader, by reference: its place in the file is not used again.
+        Bytes `shown` may still be on the way to a reader, by reference: their place in the file is not used again.
         """
         while len(self._segments) > 1 and self._segments[-1].base_offset >= end:
             dropped = self._segments[-1]
@@ -630,7 +630,7 @@ class DiskLog(MaintainedLog):
         self._producers.save(path, sync=sync)
 
     def _lower_cleaned(self, offset: int) -> None:
-        """What comes in the place of what is cut has not been compacted."""
+        """Records that come in the place of what is cut have not been compacted."""
         if self.cleaned_offset is not None and offset < self.cleaned_offset:
             self._set_cleaned(offset)
 

@@ -4,7 +4,7 @@ A thread that is woken by a lock, queue or event of Python's finds the interpret
 it, and sleeps again until that one lets go of it. Here the lock is let go of first: waking and sleeping are one
 call.
 
-Who waits also lends the worker its processor (decision 71).
+A thread that waits also lends the worker its processor (decision 71).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ._native import ffi, lib
 
 
 class Handover:
-    """Between two threads. What is to be done, and what was, they keep elsewhere, and put there first."""
+    """Between two threads. They keep the work and its results elsewhere, and put them there first."""
 
     def __init__(self) -> None:
         self._native = ffi.new("isr_handover *")

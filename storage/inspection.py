@@ -57,7 +57,7 @@ class TimeIndexEntry(NamedTuple):
 
 
 class ControlRecord(NamedTuple):
-    """What a control batch says; `type` is a name, or `type-N`."""
+    """The content of a control batch; `type` is a name, or `type-N`."""
 
     offset: int
     timestamp_ms: int
@@ -80,7 +80,7 @@ def batches_in(path: Path) -> Iterator[tuple[Found, memoryview]]:
 
 
 def control_record(data: memoryview) -> ControlRecord | None:
-    """What one control batch says; None if it holds no record."""
+    """The record of one control batch; None if it holds none."""
     plain = bytearray(data)
     plain[ATTRIBUTES_AT + 1] &= ~CONTROL
     for record in records(bytes(plain), max_records=1):

@@ -278,7 +278,7 @@ class Log(abc.ABC):
         """
 
     def read_at_hand(self, offset: int, *, max_bytes: int, limit_offset: int) -> ReadResult | None:
-        """What `read` gives, if its batches are found without a look at the files; otherwise None."""
+        """The result of `read`, if its batches are found without a look at the files; otherwise None."""
         return None
 
     def is_at_hand(self, offset: int) -> bool:

@@ -44,7 +44,7 @@ class Defect:
 
 @attrs.define(eq=False, slots=True)
 class Verification:
-    """What was looked at, and what is wrong."""
+    """The amount of data looked at, and what is wrong with it."""
 
     partitions: int = 0
     segments: int = 0
@@ -212,7 +212,7 @@ class PartitionCheck:
         self._result.records += info.record_count
 
     def _enter(self, info: BatchInfo) -> None:
-        """What the batches to come are measured by."""
+        """Set the measure for the batches to come."""
         if info.leader_epoch > (self._epochs[-1].epoch if self._epochs else -1):
             self._epochs.append(EpochEntry(info.leader_epoch, info.base_offset))
             self._epoch_ends.append(info.next_offset)
@@ -278,7 +278,7 @@ def _numbers(path: Path) -> Iterable[tuple[int, int]]:
 
 
 def _table_defects(path: Path, columns: tuple[str, ...]) -> list[Defect]:
-    """What is wrong with a checkpoint: version 0, a count, that many lines of numbers (a topic first)."""
+    """The defects of a checkpoint. It has version 0, a count, that many lines of numbers (a topic first)."""
     if not path.exists():
         return []
 

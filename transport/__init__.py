@@ -1,11 +1,11 @@
 """Requests and answers between nodes, over any transport that carries frames.
 
-Who uses transports calls `serve`, with a handler, and `connect`, which gives a `Connection`; `Security` says what
+A user of transports calls `serve`, with a handler, and `connect`, which gives a `Connection`; `Security` says what
 both ends prove, `Limits` what they allow. All of it belongs to one trio thread.
 
-Who writes one makes a class, and names it in the entry point group `insync.transports` under its URL scheme (or
-calls `register`). The class is made without arguments, once in a process, when the first URL of the scheme is
-used:
+The author of a transport makes a class, and names it in the entry point group `insync.transports` under its URL
+scheme (or calls `register`). The class is made without arguments, once in a process, when the first URL of the
+scheme is used:
 
 - For an ordered stream of bytes subclass `StreamTransport`: write `parse`, `open_stream` and `listen_streams`,
   and with them a `ByteStream` (`send`, `receive_into`, `aclose`, `abort`) and a `ByteListener` (`endpoints`,
@@ -23,13 +23,13 @@ example.
 `API_VERSION` is the version of this interface. A class says by `api_version` for which it was written: another
 major number is refused, and so is a greater minor one.
 
-What there is, for `help(insync.transport.NAME)`:
+The names, for `help(insync.transport.NAME)`:
 
 - Connections: `Authorise`, `Claims`, `connect`, `connect_nearest`, `Connection`, `DEFAULT_BUDGET`, `Handler`,
   `Identity`, `is_as_near`, `Limits`, `nearest_first`, `PeerIdentity`, `ReceiveBudget`, `Request`,
   `RequestHandle`, `Response`, `Security`, `serve`, `Serving`, `ServingGroup`, `Status`, `TlsFiles`, `Turn`,
   `turn`.
-- What travels: `Buffer`, `FileRange`, `Part`, `Payload`, `RangePayload`.
+- Payloads: `Buffer`, `FileRange`, `Part`, `Payload`, `RangePayload`.
 - Writing a transport: `API_VERSION`, `ByteListener`, `bytes_payload`, `ByteStream`, `Capabilities`,
   `check_options`, `Departures`, `Endpoint`, `join_host_port`, `Link`, `LinkTransport`, `Listener`, `pieces`,
   `register`, `schemes`, `size_of`, `split_host_port`, `StreamTransport`, `URL`.

@@ -24,7 +24,7 @@ from .urls import Endpoint
 log = limited(logging.getLogger("insync.transport"))
 
 EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""What a listener may raise in good faith: it passes."""
+"""Errors that a listener may raise in good faith: they pass."""
 
 
 async def dial(transport: LinkTransport, endpoint: Endpoint) -> Link:
@@ -80,7 +80,7 @@ class GuardedListener(Listener):
 
 
 class GuardedLink(Link):
-    """A plugin's link. What it raises beside TransportError becomes LinkBroken, and the link is aborted."""
+    """A plugin's link. Its errors beside TransportError become LinkBroken, and the link is aborted."""
 
     def __init__(self, inner: Link, scheme: str) -> None:
         self._inner, self._scheme = inner, scheme
@@ -219,7 +219,7 @@ class GuardedLink(Link):
         self._inner.set_gate(gate)
 
     def broken(self, call: str, error: BaseException) -> TransportError:
-        """What to raise in place of what a call of `inner` has raised, unless that is a TransportError.
+        """The error to raise in place of what a call of `inner` has raised, unless that is a TransportError.
 
         A link that was closed here may end its calls as it likes.
 

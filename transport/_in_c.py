@@ -14,8 +14,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def in_c(twin: F) -> F:
-    """Decorates a function that has a twin of its name in C. That one does the same for plain arguments, and calls
-    this one for all others; `__self__` of it is this one.
+    """Decorates a function that has a twin of its name in C. The C function does the same for plain arguments, and
+    calls this one for all others; `__self__` of it is this one.
     """
     return twin if _framing is None else _framing.in_front_of(twin)
 

@@ -11,7 +11,7 @@ import trio
 class BelowTls(trio.abc.Stream):
     """trio.SocketStream, but sending to who has gone raises no SIGPIPE: that ends who does not ignore it.
 
-    turns: it hands out what it receives when it is its turn. What comes of a handshake takes up to milliseconds of
+    turns: it hands out what it receives when it is its turn. The work of a handshake takes up to milliseconds of
     the loop at once, with a large key six of them: of many dialers that come together one goes on in each step of
     the loop, and connections that are open run in between.
     """

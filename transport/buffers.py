@@ -32,8 +32,8 @@ class LazyBuffer:
         self.view = memoryview(self._memory)
 
     def give_back(self) -> None:
-        """Forget what lies behind its first `KEPT` bytes, at once. Who looks later sees zeros there, also a read
-        that has put something there and has not returned.
+        """Forget what lies behind its first `KEPT` bytes, at once. A later look finds zeros there, also that of a
+        read that has put something there and has not returned.
         """
         if len(self._memory) > KEPT:
             self._memory.madvise(mmap.MADV_DONTNEED, KEPT, len(self._memory) - KEPT)

@@ -28,7 +28,7 @@ PREFIX = "chaos+"
 
 @attrs.frozen
 class Faults:
-    """What goes wrong on the links of one address.
+    """The faults on the links of one address.
 
     seed: the same seed and the same frames give the same faults; each link of an address draws its own.
     delay_ms: before each frame is sent, up to so long, at random.

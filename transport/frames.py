@@ -49,7 +49,7 @@ WIRE_VERSIONS = (1, 1)
 
 
 class FrameType(IntEnum):
-    """What a frame is. A peer ignores unknown types from 128 on; other unknown types end the link."""
+    """The type of a frame. A peer ignores unknown types from 128 on; other unknown types end the link."""
 
     REQUEST = 1
     REPLY = 2
@@ -96,7 +96,7 @@ class Status(IntEnum):
 
 @attrs.frozen
 class Limits:
-    """What one side of a connection allows. What HELLO carries is settled at the smaller of both sides' values."""
+    """The limits of one side of a connection. Those in HELLO are settled at the smaller of both sides' values."""
 
     max_body_bytes: int = 1 << 20
     max_payload_bytes: int = 64 << 20
@@ -144,7 +144,7 @@ class Header:
 
 @attrs.define(slots=True)
 class Frame:
-    """A received frame. Who takes it releases the payload."""
+    """A received frame. Its taker releases the payload."""
 
     header: Header
     body: bytes
@@ -292,7 +292,7 @@ def _too_large(body: int, payload: int, limits: Limits) -> FrameTooLargeError:
 
 @attrs.frozen
 class Hello:
-    """What a side says of itself, and (the dialer) whom it wants."""
+    """A side's introduction of itself, and (the dialer) whom it wants."""
 
     cluster_id: str
     node_id: int

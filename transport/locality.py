@@ -1,4 +1,4 @@
-"""Which of a node's addresses to take: the nearest that can be dialled from here and answers.
+"""The choice among a node's addresses: the nearest that can be dialled from here and answers.
 
 Addresses say themselves where they can be dialled from (`LinkTransport.can_dial`), and transports which of them is
 better (`LinkTransport.preference`). Both are hints: what counts is who answers, and as which node.

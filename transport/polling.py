@@ -1,9 +1,9 @@
 """An event loop that polls for a while, where it expects something soon, before it goes to sleep.
 
-A processor without work goes to sleep, and then takes tens of microseconds to wake up, with cold caches. Who sends
-few messages one after the other waits for that at every step. A loop that polls keeps its processor awake, and
-pays for it with processor time: see decision 77. Where another thread wants that processor, polling would only
-delay both: it is left off for a while then.
+A processor without work goes to sleep, and then takes tens of microseconds to wake up, with cold caches. A process
+that sends few messages one after the other waits for that at every step. A loop that polls keeps its processor
+awake, and pays for it with processor time: see decision 77. Where another thread wants that processor, polling
+would only delay both: it is left off for a while then.
 
 trio has a hook before the loop waits, and no way to poll there. Its epoll can be polled like any descriptor.
 """

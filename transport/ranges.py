@@ -71,7 +71,7 @@ def is_warm(part: FileRange) -> bool:
 
 @attrs.frozen
 class RangeRest:
-    """What is left of a range of which a part has been sent."""
+    """The rest of a range of which a part has been sent."""
 
     whole: FileRange
     offset: int

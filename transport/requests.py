@@ -24,7 +24,7 @@ Method = Literal["none", "token", "mtls", "uid", "sasl"]
 
 @attrs.frozen
 class Identity:
-    """What a process says of itself. `cluster_id` "" is "not known yet", `node_id` -1 a client."""
+    """The identity that a process claims. `cluster_id` "" is "not known yet", `node_id` -1 a client."""
 
     cluster_id: str = ""
     node_id: int = -1
@@ -33,7 +33,7 @@ class Identity:
 
 @attrs.frozen
 class PeerIdentity:
-    """Who is at the other end, and how it proved that.
+    """The identity of a peer, and how it proved that.
 
     "token": it knows the cluster's secret, or if it comes as a node that of the nodes. "mtls": its certificate is
     for this node, or for clients. "uid": the system says that its process is of the same user as this one.
@@ -49,7 +49,7 @@ class PeerIdentity:
     lane: str
     method: Method = "none"
     name: str = ""
-    """Which client, if its certificate says so (`isr://CLUSTER/client/NAME`), or by its password."""
+    """The client's name, if its certificate says so (`isr://CLUSTER/client/NAME`), or by its password."""
     is_proven: bool = False
 
     @property

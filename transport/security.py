@@ -1,4 +1,4 @@
-"""Who may connect: the cluster's secret, certificates, and when neither is needed.
+"""The right to connect: the cluster's secret, certificates, and when neither is needed.
 
 A peer that proves nothing is accepted only where nobody else can be: on loopback, and by transports that stay on
 one machine. Everywhere else both sides prove that they know the cluster's secret, or show certificates, unless
@@ -36,7 +36,7 @@ def _long_enough(instance: Security, attribute: attrs.Attribute[bytes | None], v
 
 @attrs.frozen(kw_only=True)
 class Security:
-    """What a process proves, and asks its peers to prove.
+    """The proofs that a process gives, and asks of its peers.
 
     secret: the same in all nodes and clients of a cluster, at least 16 bytes; never shown, sent or logged.
     node_secret: the same in all nodes, and served stores, and known to no client: who says that it is a node proves

@@ -43,7 +43,7 @@ _WORTH_WAKING = 1 << 20
 _WORTH_WAITING = 16 << 10
 """If so much of a frame is missing, the receiver sleeps until all of it is there: to say so costs a call."""
 NOT_NOW = -2
-"""What `ByteStream.receive_now` returns when `receive_into` is to be called."""
+"""The value that `ByteStream.receive_now` returns when `receive_into` is to be called."""
 _NO_PAYLOAD = bytes_payload(b"")
 
 
@@ -80,7 +80,7 @@ class ByteStream(ABC):
 
     receives_now: ClassVar[bool] = False
     """Whether there are `receive_now` and `until_readable`: together they are `receive_into`, but what waits has
-    few coroutines above it, all of which would run each time. Who overrides `receive_into` alone has neither.
+    few coroutines above it, all of which would run each time. A class with `receive_into` alone has neither.
     """
 
     def __init_subclass__(cls) -> None:

@@ -1,4 +1,4 @@
-"""What every transport promises, as named cases that a plugin's author runs over it. Needs no pytest.
+"""The promises of every transport, as named cases that a plugin's author runs over it. Needs no pytest.
 
     class MyEnv(Env):
         transport = MyTransport()

@@ -1,7 +1,7 @@
 """Records from and to columns in Apache Arrow's memory layout, without Arrow: only buffers are exchanged.
 
 A column of byte strings is its bytes, where each item begins in them (32 bits), and a validity bit for each item,
-the lowest first (https://arrow.apache.org/docs/format/Columnar.html). Whoever has Arrow wraps them without copying.
+the lowest first (https://arrow.apache.org/docs/format/Columnar.html). A user of Arrow wraps them without copying.
 """
 
 from __future__ import annotations

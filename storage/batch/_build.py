@@ -22,7 +22,7 @@ from ._scan import (
 )
 
 _RECORD_FIELDS = 36
-"""What a record's own fields take at most: 5+1+10+5+5+5+5 bytes."""
+"""The largest size of a record's own fields: 5+1+10+5+5+5+5 bytes."""
 _CRC_AT = 17
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
@@ -128,7 +128,7 @@ def build_batch_into(
 ) -> memoryview:
     """As `build_batch`, not compressed, in memory that `take` gives: at least as many bytes as it is asked for.
 
-    The result is the beginning of that memory. Whoever builds many large batches can use the same again and again;
+    The result is the beginning of that memory. A builder of many large batches can use the same again and again;
     fresh memory costs page faults, and a copy of the result another pass over it.
     """
     count = len(values)

@@ -1,8 +1,8 @@
 """Compressing the records of a batch, with the bounds and dialects that Kafka's clients need.
 
-Which dialects those are: lz4 is the frame format with independent blocks, the only ones that Kafka's Java client
-reads (KIP-57); snappy comes from Java in xerial's frames and from librdkafka without any, and every client reads
-both; gzip and zstd (KIP-110) are their plain formats. The codec library is loaded when first needed.
+The dialects: lz4 is the frame format with independent blocks, the only ones that Kafka's Java client reads
+(KIP-57); snappy comes from Java in xerial's frames and from librdkafka without any, and every client reads both;
+gzip and zstd (KIP-110) are their plain formats. The codec library is loaded when first needed.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def _packed(lengths: Iterable[int]) -> bytes:
 
 
 NO_ITEMS = Column(())
-"""What every record lacks."""
+"""The column of a field that every record lacks."""
 
 
 class DecodedColumns:

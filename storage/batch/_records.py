@@ -225,7 +225,7 @@ def decode_columns(
 ) -> Columns:
     """All records of whole batches from `start_offset` on, without making an object of any.
 
-    What was compressed is decompressed, all of it to at most `max_inflated_bytes`; the columns then point into the
+    Compressed batches are decompressed, together to at most `max_inflated_bytes`; the columns then point into the
     result. Raises as `records` does, but then gives nothing.
     """
     raw = data if isinstance(data, bytes) else bytes(data)

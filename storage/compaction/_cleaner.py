@@ -41,7 +41,7 @@ _SLOT_BYTES = 24
 _LEAST_RECORD = 7
 _SPECIAL = {lib.ISR_COMPRESSED, lib.ISR_SPECIAL}
 _PASSED_OVER = {*_SPECIAL, lib.ISR_BAD_RECORD}
-"""What has been seen to by itself, or cannot be read."""
+"""Batches that have been seen to one by one, or cannot be read."""
 
 
 class Source(NamedTuple):
@@ -146,7 +146,7 @@ class Rules:
 
 @attrs.define(eq=False, slots=True)
 class Cleaned:
-    """What was done."""
+    """The result of cleaning."""
 
     removed: int = 0
     keyless: int = 0
@@ -235,7 +235,7 @@ class Copier:
         return result
 
     def _cleaned(self, batch: bytes, info: BatchInfo) -> tuple[Buffer, int]:
-        """What stays of a batch, and how many records do not."""
+        """The part of a batch that stays, and how many records do not."""
         plain = _plain(batch, info)
         if info.record_count * _LEAST_RECORD > len(plain):
             raise CorruptBatchError(info.position, REASONS[lib.ISR_BAD_RECORD])
@@ -294,7 +294,7 @@ def _stretches(source: Source, consumed: Callable[[], int]) -> Iterator[tuple[by
 
 
 def _size(data: Buffer, at: int) -> int:
-    """What a batch says of its size; only what a header check has let through is believed."""
+    """The size that a batch declares; only what a header check has let through is believed."""
     size: int = LENGTH.unpack_from(data, at + LENGTH_AT)[0]
     return size + LENGTH_END
 

@@ -1,4 +1,4 @@
-"""Which segments of a log are compacted, when, and in which order: the same on disk and in memory."""
+"""The segments of a log that are compacted, when, and in which order: the same on disk and in memory."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class StoppedError(StorageError):
 
 @attrs.frozen(slots=True)
 class Plan(Generic[S]):
-    """What may be compacted, and what of that never was."""
+    """The segments that may be compacted, and those of them that never were."""
 
     clean: Sequence[S]
     dirty: Sequence[S]
@@ -72,8 +72,8 @@ def plan(
     cleaned_offset: int,
     high_watermark: int,
 ) -> Plan[S]:
-    """What may be compacted: segments that are closed, end at or below the high watermark (KAFKA-13194) and hold
-    nothing younger than the minimal lag.
+    """The segments that may be compacted: they are closed, end at or below the high watermark (KAFKA-13194) and
+    hold nothing younger than the minimal lag.
     """
     clean: list[S] = []
     dirty: list[S] = []
@@ -140,7 +140,7 @@ class Pace:
         self.bytes = 0
 
     def __call__(self, count: int) -> None:
-        """So many bytes more were read or written. Raises StoppedError."""
+        """`count` more bytes were read or written. Raises StoppedError."""
         self.bytes += count
         while True:
             if self._stop():

@@ -1,4 +1,4 @@
-"""Which partitions a log directory has ever held: the proof that one was never there, not even empty.
+"""The partitions that a log directory has ever held: the proof that one was never there, not even empty.
 
 A folder that is missing tells nothing by itself: it may have been removed. So every folder that is made is written
 down, durably, before anything is written into it. It is planned before it is made: of a folder that is planned and

@@ -35,7 +35,7 @@ def make_data_folder(path: Path) -> None:
 
 
 def _why(path: Path, error: OSError) -> str:
-    """What happened, and the remedy; empty for what only the device can be to blame for."""
+    """The cause, and the remedy; empty for what only the device can be to blame for."""
     if error.errno == errno.ENAMETOOLONG:
         return f"its path of {len(os.fsencode(path))} bytes, or a name in it, is too long; {_ELSEWHERE}"
     if error.errno == errno.EROFS:

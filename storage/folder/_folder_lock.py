@@ -1,4 +1,4 @@
-"""Who may use a data folder: one process at a time."""
+"""The right to use a data folder: one process has it at a time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ..errors import LogDirectoryLockedError, StorageBrokenError
 
 LOCK = ".lock"
 _NO_LOCK_ON_FOLDERS = {errno.EBADF, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL, errno.ENOSYS}
-"""What network file systems say, which lock only what is open for writing."""
+"""Answers of network file systems, which lock only what is open for writing."""
 
 
 class FolderLock:
     """Held from its making to `release`, and by the kernel: a process that dies holds nothing.
 
-    The folder itself is locked, and a file in it that names the process. Who deletes that file lets nobody in.
+    The folder itself is locked, and a file in it that names the process. Deleting that file lets nobody in.
     """
 
     def __init__(self, folder: Path) -> None:

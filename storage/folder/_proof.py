@@ -1,4 +1,4 @@
-"""What a data folder remembers of its own age, so that an older copy of it is told from the folder itself."""
+"""A data folder's notes of its own age, so that an older copy of it is told from the folder itself."""
 
 from __future__ import annotations
 

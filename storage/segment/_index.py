@@ -67,7 +67,7 @@ class IndexFile:
         return self._mapping is not None and bool(self._mapping.lost)
 
     def wrong(self) -> str:
-        """What has become of the file, if it is not as it was left; else empty."""
+        """The change to the file, if it is not as it was left; else empty."""
         try:
             found = os.lstat(self.path)
             if stat.S_ISLNK(found.st_mode):

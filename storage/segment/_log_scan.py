@@ -21,7 +21,7 @@ _MISPLACED = {lib.ISR_WRONG_OFFSET, lib.ISR_WRONG_EPOCH}
 
 @attrs.define(eq=False, slots=True)
 class LogScan:
-    """What was found. `position` and `offset` are behind the last good batch."""
+    """The findings of a scan. `position` and `offset` are behind the last good batch."""
 
     position: int
     offset: int

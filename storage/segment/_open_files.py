@@ -1,4 +1,4 @@
-"""Which segment files are open: those in use, and of the others the latest used, up to a limit.
+"""The segment files that are open: those in use, and of the others the latest used, up to a limit.
 
 A node holds a segment or more for each of thousands of partitions, and a process has a limited number of
 descriptors. So an idle segment's file is closed and opened again when it is needed. One that has been written since

@@ -196,10 +196,10 @@ class Segment:
         """Whether the indexes are on the device as they are."""
         self._recent = _Recent()
         self._tail = 0, b""
-        """What was written last, and where it begins. Nobody reads it above the end of the log."""
+        """The bytes that were written last, and where they begin. Nobody reads them above the end of the log."""
         self._since_entry = 0
         self._entered: Largest | None = None
-        """What the time index was last given; None if that is not known."""
+        """The entry that the time index was last given; None if that is not known."""
         self._first_timestamp: int | None = None
         self._begun = time.monotonic()
         self._jitter_ms = random.randint(0, settings.segment_jitter_ms)
@@ -214,7 +214,7 @@ class Segment:
 
     @property
     def place(self) -> str:
-        """What it is called when it is damaged."""
+        """The segment's name in errors about damage."""
         return str(self.path)
 
     @property

@@ -66,7 +66,7 @@ def _one(data: memoryview, position: int, next_offset: int, reason: str) -> Foun
 
 
 def declared_size(data: memoryview, position: int) -> int:
-    """What the batch at `position` says of its size; 0 if that cannot be true."""
+    """The size that the batch at `position` declares; 0 if that cannot be true."""
     if len(data) - position < BATCH_OVERHEAD_BYTES:
         return 0
     size: int = LENGTH.unpack_from(data, position + LENGTH_AT)[0] + LENGTH_END

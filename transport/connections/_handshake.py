@@ -1,8 +1,8 @@
-"""Who are you, and do we fit: the exchange with which every connection begins.
+"""The exchange with which every connection begins: who are you, and do we fit.
 
 Both sides send preface and HELLO at once, judge the other's, and send the verdict: REPLY with correlation 0 to
 accept, ERROR with correlation 0, a `Status` and a sentence to refuse. Each starts when it has accepted and been
-accepted. Whoever knows the cluster's secret accepts with a proof of that, and takes nothing less.
+accepted. A side that knows the cluster's secret accepts with a proof of that, and takes nothing less.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Introduced:
     frames: list[Frame]
     method: Method = "none"
     name: str = ""
-    """Which client, by its certificate."""
+    """The client's name, by its certificate."""
     is_proven: bool = False
     """See `PeerIdentity`."""
 
@@ -185,7 +185,7 @@ async def introduce(
 
 
 def identity_of(hello: Hello, lane: str, method: Method, name: str, *, is_proven: bool) -> PeerIdentity:
-    """Who has introduced himself by this HELLO."""
+    """The peer that has introduced itself by this HELLO."""
     return PeerIdentity(
         hello.cluster_id, hello.node_id, hello.incarnation, lane, method, name, is_proven=is_proven
     )
@@ -197,7 +197,7 @@ def _vouches(link: Link) -> bool:
 
 
 def _method(link: Link) -> Method:
-    """What the link itself shows of the peer."""
+    """The proof of the peer that the link itself shows."""
     if link.peer_name is not None:
         return "mtls"
     return "none" if link.peer_uid is None else "uid"
@@ -211,7 +211,7 @@ class _Proofs:
     secret: bytes
     hellos: tuple[bytes, bytes]
     wrong: str
-    """What to say to a peer that proves another secret."""
+    """The text for a peer that proves another secret."""
 
     async def as_dialer(self) -> list[Frame]:
         await self._send(b"dialer")

@@ -27,7 +27,7 @@ class Partial:
 
 @in_c
 def take_frames(link: Link, /) -> list[Frame] | None:
-    """What `StreamLink._parse` gives, if all that is there are frames that are whole, small and right.
+    """The result of `StreamLink._parse`, if all that is there are frames that are whole, small and right.
 
     None: there is more to do. Frames in front of that may wait in `_ready` already.
     """

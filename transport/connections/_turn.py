@@ -1,8 +1,7 @@
-"""What is sent while one piece of work is done goes out at its end, or when it hurries: each connection's by one
-write.
+"""Frames sent during one piece of work go out at its end, or when they hurry: each connection's by one write.
 
-Waking a connection's writer costs a task switch, and sending each frame alone a system call. Who answers many at
-once (a handler that completes others' requests, a thread's results that come in) does it in a turn.
+Waking a connection's writer costs a task switch, and sending each frame alone a system call. Code that answers many
+at once (a handler that completes others' requests, a thread's results that come in) does it in a turn.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import trio
 
 
 class Sends(Protocol):
-    """What a turn asks of a connection."""
+    """The part of a connection that a turn needs."""
 
     def flush(self) -> None:
         """Send what is queued, as far as that goes without waiting; never raises."""

@@ -38,7 +38,7 @@ Handler = Callable[[Request], None]
 
 _BATCH_BYTES = 256 << 10
 _NOW_BYTES = 1 << 20
-"""So much is sent from where it was queued, if the link takes it: a task switch less."""
+"""At most this many bytes are sent from where they were queued, if the link takes them: a task switch less."""
 _SILENT_TICKS = 3
 _UNASKED = ""
 _MOST_KINDS = 256
@@ -78,7 +78,7 @@ class Connection:
         )
         self._authorise = authorise
         self._verdicts: dict[int, str | None] = {}
-        """What was said of each kind of request that has come."""
+        """The verdict on each kind of request that has come."""
         self._refused: set[int] = set()
         """Kinds of which a refusal was logged: who keeps trying does not fill the log."""
         self.url = str(link.remote)

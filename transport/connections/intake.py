@@ -47,7 +47,7 @@ class ReceiveBudget:
         self.bodies = 0
         """Bytes of the bodies of requests that are not answered yet; what is made of them takes as much again."""
         self._turns: dict[Hashable, trio.Event] = {}
-        """Who waits, the longest first."""
+        """The waiters, the longest first."""
 
     @property
     def has_many_bodies(self) -> bool:
@@ -219,7 +219,7 @@ class Intake:
 
 
 def _nobody(*_: int) -> None:
-    """Who is told of what happens after the end."""
+    """The callback for events after the end."""
 
 
 def has_credit(used: int, nbytes: int, window: int) -> bool:

@@ -40,7 +40,7 @@ class Serving:
 
 @attrs.define(eq=False)
 class ServingGroup:
-    """Who has connected to any of several addresses of one process, each of them served by a `serve` of its own."""
+    """The peers at several addresses of one process, each address served by a `serve` of its own."""
 
     newest: dict[int, int] = attrs.Factory(dict)
     """The newest incarnation of each node."""

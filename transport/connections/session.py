@@ -37,7 +37,7 @@ _IGNORED_FROM = 128
 _SMALL = 4 << 10
 """Bytes of a payload that may be copied behind its head."""
 _FEW = 64
-"""So many deadlines of requests that are done may be kept, beyond one for each open request."""
+"""The most deadlines of done requests that may be kept, beyond one for each open request."""
 _new = tuple.__new__
 """Makes a named tuple without the call of Python that its class would cost."""
 _REPLY, _REQUEST = int(FrameType.REPLY), int(FrameType.REQUEST)
@@ -326,7 +326,7 @@ class Session:
             self._queue(encode_header(FrameType.CREDIT, nbytes))
 
     def _receive_goaway(self, last_corr: int) -> None:
-        """What the peer has not begun will get no answer."""
+        """Requests that the peer has not begun will get no answer."""
         self.peer_goes = True
         self._tombstones = {corr for corr in self._tombstones if corr <= last_corr}
         unseen = [self._pending.pop(corr) for corr in list(self._pending) if corr > last_corr]
@@ -458,7 +458,7 @@ class Session:
 
 
 def _nobody(request: Request) -> None:
-    """Who serves a session that has ended."""
+    """The handler of a session that has ended."""
     raise AssertionError("a request came after the end")
 
 

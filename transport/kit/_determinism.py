@@ -31,7 +31,7 @@ async def what_is_cut_off_stays_cut_off_and_a_new_link_is_whole(env: Env) -> Non
 
 
 async def _trace(env: Env, faults: str) -> Trace:
-    """What arrives of 100 frames, and when, in a run of its own under a clock of its own."""
+    """The frames that arrive of 100, and when, in a run of its own under a clock of its own."""
 
     def run() -> Trace:
         clock = trio.testing.MockClock(autojump_threshold=0.001)

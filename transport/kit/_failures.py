@@ -21,7 +21,7 @@ def explain(name: str, promise: str, error: BaseException) -> str:
 
 
 def broken(name: str, promise: str) -> str:
-    """Which case it was, and what a transport promises by it."""
+    """The case, and what a transport promises by it."""
     return f"{name}: broken is the promise: {' '.join(promise.split())}"
 
 
@@ -73,7 +73,7 @@ def _statement(frame: FrameType | None, line: int) -> ast.Assert | None:
 
 
 def _value(node: ast.Name | ast.Attribute, frame: FrameType) -> str:
-    """What a name, or an attribute of one, stands for; nothing for functions, classes and modules."""
+    """The value of a name, or of an attribute of one; nothing for functions, classes and modules."""
     path: list[str] = []
     at: ast.expr = node
     while isinstance(at, ast.Attribute):

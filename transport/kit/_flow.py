@@ -90,7 +90,7 @@ async def payloads_in_hand_are_bounded(env: Env) -> None:
 
 @case("G")
 async def without_credit_only_payloads_wait(env: Env) -> None:
-    """What the other side asks, and cancelling, pass; a request that waits for credit can time out, undelivered."""
+    """The other side's requests and cancelling pass; a request that waits for credit can time out, undelivered."""
     keeper, desk, ends = Keeper(), Desk(), Answers()
     accepted: list[Connection] = []
     limits = Limits(window_bytes=MIB)

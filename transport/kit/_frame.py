@@ -37,7 +37,7 @@ _CLOSING_SECONDS = 5.0 * PATIENCE
 
 
 class Needs(Enum):
-    """What a case needs of a transport beyond links."""
+    """The demands of a case on a transport beyond links."""
 
     STREAM = "a byte stream"
     HALF_CLOSE = "half close"
@@ -65,7 +65,7 @@ class Env(ABC):
         """URLs of the transport's scheme that `parse` must refuse."""
 
     def security_for(self, identity: Identity) -> Security:
-        """What somebody has to prove itself, if the transport asks for that: cluster "kit" or "other"."""
+        """The means by which somebody proves itself, if the transport asks for that: cluster "kit" or "other"."""
         return Security()
 
     async def open_raw(self, url: str) -> socket.socket:
@@ -127,7 +127,7 @@ def cases_for(env: Env) -> list[Case]:
 
 
 def skipped_for(env: Env) -> list[Case]:
-    """The cases that do not, by what the transport says of itself. Whoever tests it writes down which these are."""
+    """The cases that do not, by what the transport says of itself. Its tests write down which these are."""
     return [one for one in _all_cases() if not all(map(env.has, one.needs))]
 
 
@@ -179,7 +179,7 @@ async def _attempt(one: Case, env: Env) -> None:
 
 
 def _left_open(before: set[str]) -> set[str]:
-    """What a case leaves open. A thread may still be at it: `shm://` closes large deleted files in one.
+    """Descriptors that a case leaves open. A thread may still be at it: `shm://` closes large deleted files in one.
 
     Nothing else has to run now, and a clock of trio's need not follow the time that a thread takes.
     """

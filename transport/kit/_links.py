@@ -39,7 +39,7 @@ async def malformed_addresses_are_refused(env: Env) -> None:
 
 @case("A")
 async def a_contact_endpoint_can_be_dialled(env: Env) -> None:
-    """What a listener advertises leads to it."""
+    """The address that a listener advertises leads to it."""
     async with pair(env) as (dialer, acceptor):
         await dialer.send(message(b"hello"), ())
         frame, _ = await receive(acceptor)
@@ -277,7 +277,7 @@ async def a_cancelled_receive_loses_nothing(env: Env) -> None:
 
 @case("E")
 async def a_clean_close_delivers_everything(env: Env) -> None:
-    """What was sent before aclose arrives; then EndOfLink."""
+    """Frames that were sent before aclose arrive; then EndOfLink."""
     async with pair(env) as (one, other):
         for number in range(100):
             await one.send(message(b"%d" % number), ())

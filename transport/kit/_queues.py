@@ -185,7 +185,7 @@ async def a_frame_above_the_limits_is_not_taken_in(env: Env) -> None:
 
 @case("F", Needs.WIRE)
 async def a_hello_without_end_is_not_taken_in(env: Env) -> None:
-    """Who sends 64 MiB as its first words is refused before more than 4 MiB of them are there."""
+    """A peer that sends 64 MiB as its first words is refused before more than 4 MiB of them are there."""
     async with pair(env) as (one, other), trio.open_nursery() as nursery:
         nursery.start_soon(_try_to_send, one, bytes(64 * MIB), b"")
         try:

@@ -19,7 +19,7 @@ CONTENT = random.Random(7).randbytes(3 << 20)
 
 
 async def _sent(one: Link, other: Link, parts: list[Part]) -> bytes:
-    """What arrives of these parts."""
+    """The bytes that arrive of these parts."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(one.send, message(b"", parts), parts)
         return (await receive(other))[1]

@@ -82,7 +82,7 @@ def _check_producer(producer: Producer) -> None:
 
 
 def _missing(cluster: Cluster, record: PartitionRecord, without: int | None) -> int | None:
-    """The node that a partition must do without: a log made after a log directory went offline stands in another."""
+    """The node that a partition must do without: a log made after a log directory went offline is in another."""
     if without is None:
         return None
     node = cluster.nodes[without]
