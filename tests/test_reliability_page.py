@@ -12,7 +12,7 @@ from tests.chaos.faults import FAULTS
 
 HERE = Path(__file__).parent
 PAGE = (HERE.parent / "docs" / "reliability.md").read_text(encoding="utf-8")
-ROWS = PAGE.split("| what broke | what happens now | test |", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
+ROWS = PAGE.split("| failure | behaviour now | test |", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
 
 
 def test_each_line_is_shown_by_tests_that_exist() -> None:
@@ -37,7 +37,7 @@ def section(title: str) -> str:
 
 def test_every_fault_is_explained_and_counted() -> None:
     names = {fault.name for fault in FAULTS}
-    explained, counted = section("Real processes under faults").split("### What came of it")
+    explained, counted = section("Real processes under faults").split("### Results")
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", explained, re.M)
     assert {name for row in rows for name in re.findall(r"\w+", row)} == names
     assert set(re.findall(r"^\| `(\w+)` \|", counted, re.M)) == names

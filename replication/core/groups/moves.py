@@ -128,7 +128,7 @@ def _read(member: ClassicMember, state: ClassicState) -> tuple[EmbeddedSubscript
     except RecordFormatError as error:
         raise GroupRefusal(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-            f"what member {member.member_id!r} of the classic protocol sent cannot be decoded: {error}",
+            f"the subscription or assignment of classic member {member.member_id!r} cannot be decoded: {error}",
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""What members were told: each answer against what is committed (G1, G2, G3, G8 to G10, GL4)."""
+"""The answers to members: each against what is committed (G1, G2, G3, G8 to G10, GL4)."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Answers(Facts):
             require(not all(may), "G3", f"{message}: {told} was refused, by {known}")
 
     def _known_of(self, request: Any) -> list[r.CurrentValue]:
-        """What was known of the sender when a request arrived, and what is committed by now; or nothing."""
+        """The sender's value when a request arrived, and the one committed by now; or nothing."""
         message, before = request.message, request.current
         now = self.naive.now.get(r.CurrentKey(message.group, message.member_id))
         return [] if now is None or before is None else [before, now[0]]

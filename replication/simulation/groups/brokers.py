@@ -41,7 +41,7 @@ SETTINGS = GroupSettings(
 
 @attrs.define
 class Store:
-    """Who leads, as it is decided; compare-and-set by the leader epoch."""
+    """The leader and the ISR, as decided; compare-and-set by the leader epoch."""
 
     leader: int = 0
     epoch: int = 1
@@ -112,7 +112,7 @@ class Broker(Process):
     # The role
 
     def learn(self, leader: int, epoch: int, view: Any) -> None:
-        """What the store says; it may come late."""
+        """The store's word on the leader and the view; it may come late."""
         if view is not self.view:
             self.view = view
             self.tell(ev.ViewChanged(view=view))
@@ -219,7 +219,7 @@ class Broker(Process):
         self.after(self.world.random.uniform(0.01, 0.1), lambda: self._fetch(session))
 
     def _maximal_isr(self) -> frozenset[int]:
-        """What the store shows to the leader; one that has been replaced keeps what it knew, so all of them."""
+        """The ISR that the store shows to the leader; a replaced leader keeps what it knew, so all nodes."""
         store = self.cluster.store
         if store.epoch == self.epoch:
             return store.isr | {self.number}

@@ -1,4 +1,4 @@
-"""What was decided: each committed batch against the state before it and after it (G1 to G14, GL1, GL4)."""
+"""The decisions: each committed batch against the state before it and after it (G1 to G14, GL1, GL4)."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Decisions(Facts):
             self.batches += 1
 
     def _note_offsets(self) -> None:
-        """What a reader may be told from now on."""
+        """The offsets that a reader may be told from now on."""
         keys = {key for key in self.naive.now if isinstance(key, r.OffsetKey)} | self._offsets.keys()
         for key in keys:
             value = self.naive.now.get(key)
@@ -153,7 +153,7 @@ class Decisions(Facts):
             require(request.epoch >= least, "G3", f"{key} at {request.epoch}, given at {given}, {current}")
 
     def _check_own(self, state: Naive, batch: Batch) -> None:
-        """What a coordinator does by itself: members it removes (G8), offsets it lets expire (G11)."""
+        """A coordinator's own decisions: members it removes (G8), offsets it lets expire (G11)."""
         moved = {
             (key.group, each.member_id)
             for key, value in batch.entries
@@ -290,7 +290,7 @@ class Decisions(Facts):
         require(kept >= most, "GL4", f"{group} keeps {kept} of {most} in {before}, {list(now.values())}")
 
     def _note_gone(self, state: Naive, batch: Batch) -> None:
-        """Who is no member any more with this batch."""
+        """The members whose membership ends with this batch."""
         kept: set[str] = set()
         for key, value in batch.entries:
             if isinstance(key, r.CurrentKey):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class Result:
-    """What became of a seed. `inputs`: how many records count in what was committed."""
+    """The outcome of a seed. `inputs`: how many records count in what was committed."""
 
     seed: int
     violation: Violated | None
@@ -39,7 +39,7 @@ class Result:
 
 
 class Outputs:
-    """What was made of each input by transactions that are committed."""
+    """The outputs that committed transactions made of each input."""
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
@@ -66,7 +66,7 @@ class Outputs:
             self.inputs += end - first
 
     def begins(self, client: Client, partition: TopicPartition, offset: int) -> None:
-        """Whatever lies before where a member begins was counted."""
+        """Every input below the offset at which a member begins was counted."""
         if self._is_exempt(client.group, partition):
             return
         made = self._by.get((client.group, partition.topic_id, partition.partition), {})

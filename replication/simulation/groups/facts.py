@@ -1,4 +1,4 @@
-"""What the oracle of groups knows: the committed log, the views that there were, who has heard what and when."""
+"""The oracle's facts about groups: the committed log, the views that there were, who has heard what and when."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Facts:
     def __init__(self, world: World, view: TopicsView) -> None:
         self.world = world
         self.log: list[Entry | Marker] = []
-        """What is committed, uncompacted."""
+        """The committed log, uncompacted."""
         self.views = [view]
         self.naive = Naive()
         self._written: dict[tuple[int, int], Batch] = {}
@@ -76,7 +76,7 @@ class Facts:
         self._dealt: dict[str, dict[str, frozenset[r.TopicPartition]]] = {}
         """The target of each group, by member."""
         self._pending_since: dict[tuple[str, str], tuple[Any, float]] = {}
-        """What a member is to let go, and since when."""
+        """The partitions that a member is to let go, and since when."""
         self._gone: dict[tuple[str, str], float] = {}
         """When a member was put out, or left."""
         self.clients: list[Client] = []

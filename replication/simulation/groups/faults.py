@@ -1,4 +1,4 @@
-"""What goes wrong while members are at work: at any time, or just when it does most harm."""
+"""The faults while members are at work: at any time, or just when they do most harm."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Faults(Cluster):
     """A cluster with topics whose records only have to be counted."""
 
     kind: type[Client] = Client
-    """What members are."""
+    """The class of the members."""
     pause_between = 1.2
     """Seconds from one misfortune to the next, on average."""
 
@@ -248,7 +248,7 @@ class Faults(Cluster):
     # Just when it does harm
 
     def answered(self, broker: Broker, message: Any, reply: Any) -> None:
-        """Who has been heard by a coordinator that is none any more may be heard by nobody for some time."""
+        """A member heard by a coordinator that is none any more may be heard by nobody for some time."""
         beats = isinstance(message, gm.ConsumerGroupHeartbeatRequest | gm.HeartbeatRequest)
         if self.world.calm or not beats or reply.error or broker.epoch >= self.store.epoch:
             return

@@ -1,4 +1,4 @@
-"""What must hold of groups, whatever happens: G1 to G15, from what was committed, told and handed out."""
+"""The invariants of groups, whatever happens: G1 to G15, from what was committed, told and handed out."""
 
 from __future__ import annotations
 

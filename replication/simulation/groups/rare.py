@@ -1,4 +1,4 @@
-"""What goes wrong in a few seeds. Its chances come from a stream of their own: other seeds go as without it."""
+"""The faults of a few seeds. Their chances come from a stream of their own: other seeds go as without them."""
 
 from __future__ import annotations
 

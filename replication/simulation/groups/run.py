@@ -19,7 +19,7 @@ QUIET = 15.0
 
 @attrs.frozen(kw_only=True)
 class Result:
-    """What became of one run; `violation` is None if everything held."""
+    """The outcome of one run; `violation` is None if everything held."""
 
     seed: int
     violation: Violated | None
@@ -143,7 +143,7 @@ class Simulation(RareFaults):
 
 
 def violation_of(play: Callable[[], None]) -> Violated | None:
-    """What a simulation violates when it is played to its end; None if nothing."""
+    """The violation found when a simulation is played to its end; None if there is none."""
     try:
         play()
     except Violated as found:

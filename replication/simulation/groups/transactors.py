@@ -1,6 +1,6 @@
 """Members that consume, transform and produce: each poll's outputs and its offsets are one transaction (KIP-447).
 
-The coordinator of transactions is a model here: the machine has a simulator of its own. What it keeps is what the
+The coordinator of transactions is a model here: the machine has a simulator of its own. The model keeps what the
 group depends on: offsets are taken while their transaction is open, and none behind its marker (the partition's
 gate); one that nobody ends is aborted by its timeout; a marker is sent until it is committed.
 """
@@ -53,7 +53,7 @@ FENCED = frozenset(
         ErrorCode.FENCED_MEMBER_EPOCH,
     }
 )
-"""What a member is told that its group has gone on without."""
+"""The errors that a member is told when its group has gone on without it."""
 
 
 class Outcome(enum.Enum):
@@ -139,7 +139,7 @@ class Transactor(Client):
         self._open: Transaction | None = None
 
     def stop(self) -> None:
-        """What is open is aborted first: its block is left."""
+        """An open transaction is aborted first: its block is left."""
         if self._open is not None:
             self.cluster.decisions.end(self._open, committed=False)
         self._open, self._working = None, {}
@@ -150,7 +150,7 @@ class Transactor(Client):
         self.cluster.outputs.begins(self, partition, self.serving[partition])
 
     def _work(self, pause: float) -> None:
-        """What the last poll has given, in one transaction; then the next poll."""
+        """The records of the last poll, in one transaction; then the next poll."""
         inputs = dict(self._working)
         if not inputs:
             self.after(pause, self._poll)

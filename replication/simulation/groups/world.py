@@ -87,7 +87,7 @@ class World:
         return self.random.random() < probability
 
     def send(self, source: Process, target: Process, action: Action) -> None:
-        """A message: late, doubled or lost now and then. What a paused process is sent waits for it."""
+        """A message: late, doubled or lost now and then. A message to a paused process waits for it."""
         if frozenset({source.name, target.name}) in self.cuts:
             return
         copies = 1

@@ -61,7 +61,7 @@ class Client:
         self._stops = True
 
     def _then(self, do: Any, delay: float = 0.0) -> None:
-        """What it does next, unless it stands still: then later."""
+        """Its next step, unless it stands still: then later."""
 
         def act() -> None:
             if self._world.now < self._paused_until:
@@ -146,7 +146,7 @@ class Client:
             self._then(self._write)
 
     def _add(self, place: Place) -> None:
-        """What leaders do for later clients."""
+        """Leaders do this for later clients."""
         producer_id, epoch = self.machine.ids
         request = tm.AddPartitionsRequest(
             transactional_id=self.name,

@@ -35,7 +35,7 @@ SETTINGS = TransactionSettings(expiration_ms=25_000, expire_interval_ms=5_000)
 
 @attrs.frozen
 class Behind:
-    """What a node sees that has not read the store yet: nothing, and as of before everything."""
+    """The view of a node that has not read the store yet: empty, and as of before everything."""
 
     revision: int = 0
 
@@ -131,7 +131,7 @@ class Coordinator:
                     world.after(0.0, lambda epoch=epoch, message=message: self._outside(epoch, message))  # type: ignore[misc]
 
     def value(self, key: object, end: int | None = None) -> TransactionValue | None:
-        """What stands last under a key, below an offset."""
+        """The last value under a key, below an offset."""
         for entry in reversed(self.log[:end]):
             if entry.key == key:
                 value: TransactionValue | None = entry.value

@@ -1,4 +1,4 @@
-"""What is promised of transactions, looked at from outside: by logs, and by what producers did and were told."""
+"""The promises of transactions, seen from outside: by logs, and by what producers did and were told."""
 
 from __future__ import annotations
 

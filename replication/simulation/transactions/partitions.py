@@ -44,7 +44,7 @@ class Part:
     noted: list[object] = attrs.Factory(list)
     """The calls and effects of the replica in this step."""
     is_known: bool = True
-    """What the view says of that, a while later."""
+    """The view's word on `is_led`, a while later."""
 
     def __attrs_post_init__(self) -> None:
         self._open(0, ProducerTable(), ())

@@ -27,7 +27,7 @@ TICK = 0.5
 
 @attrs.frozen
 class Result:
-    """What came of a seed."""
+    """The outcome of a seed."""
 
     seed: int
     violation: Violated | None
@@ -121,7 +121,7 @@ class World:
             self.after(self.dice.choice((0.1, 2.0, 10.0)), arrive)
 
     def committed_value(self, producer_id: int) -> TransactionValue | None:
-        """What is committed of the transactional id that has, or had, a producer id."""
+        """The committed value of the transactional id that has, or had, a producer id."""
         coordinator = self.coordinator
         for entry in reversed(coordinator.log[: coordinator.committed]):
             value = entry.value

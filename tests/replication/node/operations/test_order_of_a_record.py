@@ -1,4 +1,4 @@
-"""What somebody waits for leaves a node before the work that nobody waits for."""
+"""A node sends the frames that somebody waits for before it does the work that nobody waits for."""
 
 from __future__ import annotations
 
