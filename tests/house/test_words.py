@@ -7,6 +7,7 @@ import ast
 import pytest
 
 from .conftest import Plant
+from .scope import Tree
 from .words import begins_with_free_relative, docstrings, error_texts, rows, sentences
 
 
@@ -96,3 +97,10 @@ def test_the_share_is_of_all_texts_and_of_each_kind(plant: Plant) -> None:
     assert found["free relatives in docstrings"].value == 50
     assert found["free relatives in error texts"].value == 0
     assert found["free relatives in pages"].behind == ("docs/logs.md: Who reads it waits.",)
+
+
+@pytest.mark.slow
+def test_no_sentence_of_the_project_begins_with_a_free_relative() -> None:
+    """Its subject is a thing: "The batches of a request", not "What a request brings"."""
+    found = next(row for row in rows(Tree.tracked()) if row.name == "free relatives")
+    assert found.behind == ()
