@@ -381,13 +381,17 @@ def _remarks(partition: dict[str, Any]) -> list[str]:
     """The irregularities of a partition, and what is being done about them."""
     found = []
     if partition["leader"] < 0:
-        waiting = partition["elr"] or partition["last_known_elr"]
-        who = f"for one of {waiting}" if partition["elr"] else f"for all of {waiting}"
-        found.append(
-            f"no leader: it waits {who} to come back"
-            if waiting
-            else "no leader, and no replica known as complete: insync elect --unclean takes the longest log"
-        )
+        known = partition["last_known_elr"]
+        if partition["elr"]:
+            found.append(f"no leader: it waits for one of {partition['elr']} to come back")
+        elif known:
+            found.append(
+                f"no leader: it waits for all of {known} to come back, and for a report of every living log"
+            )
+        else:
+            found.append(
+                "no leader, and no replica known as complete: insync elect --unclean takes the longest log"
+            )
     if partition["recovering"]:
         found.append("its leader was elected uncleanly and is alone: records may be lost")
     if partition["adding"] or partition["removing"]:

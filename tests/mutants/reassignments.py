@@ -99,6 +99,21 @@ def _(patch: Patch) -> None:
     patch.setattr(controller, "decide", decide)
 
 
+@mutant("K303", "elect without a living replica that does not answer, once the last known eligible ones have")
+def _(patch: Patch) -> None:
+    right = controller.decide
+
+    def decide(situation: Situation, policy: elections.Policy) -> elections.Verdict:
+        known = _back(situation)
+        if known and situation.asked and all(node in situation.logs for node in known):
+            return Elect(
+                situation.most_complete([each for each in situation.living if each in situation.logs])
+            )
+        return right(situation, policy)
+
+    patch.setattr(controller, "decide", decide)
+
+
 @mutant("K293", "elect the log of the latest epoch, though it parts from those of all that were in sync")
 def _(patch: Patch) -> None:
     patch.setattr(elections.LogInfo, "extends", lambda self, other: True)

@@ -157,7 +157,10 @@ def decide(situation: Situation, policy: Policy) -> Verdict:
         return policy(situation)
     living = situation.living
     told = [node for node in living if node in situation.logs]
-    if len(told) == len(living) or (situation.asked and all(node in situation.logs for node in known)):
+    if len(told) == len(living):
         return Elect(situation.most_complete(told))
     verdict = policy(situation) if situation.asked else Wait()
-    return AskLogs(tuple(living)) if isinstance(verdict, Wait) else verdict
+    if isinstance(verdict, Wait):
+        # A silent replica may be the only one whose device has the last records: silence is no evidence.
+        return AskLogs(tuple(living))
+    return Elect(situation.most_complete(told)) if all(node in situation.logs for node in known) else verdict

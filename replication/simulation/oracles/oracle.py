@@ -499,7 +499,7 @@ class Oracle:
             self._asked[controller, partition] = *of, everybody
 
     def deciding(self, node: Node, commit: Commit) -> None:
-        """S21: who elects by the logs has asked every replica that lives, as far as it can know."""
+        """S21: an election by the logs knows every log that lives; on request it may go on without a silent one."""
         for put in commit.puts:
             record = put.record
             if not isinstance(record, PartitionRecord) or record.leader_epoch != record.unclean_epoch:
@@ -515,10 +515,9 @@ class Oracle:
             current = (topic_id, epoch) == (before.topic_id, before.leader_epoch)
             living = set(node.shown.live_for(record.id, leaving=True)) & set(before.replicas)
             # A node may answer an earlier question when it knows of this epoch: then no question is needed.
-            unseen = living.difference(asked if current else (), told)
-            require(
-                not unseen, "S21", f"{record} though nobody asked {unseen} for their logs, after {before}"
-            )
+            waits = topic.config.unclean_leader_election == WAIT and record.id not in self.asked_unclean
+            unseen = living.difference(() if waits or not current else asked, told)
+            require(not unseen, "S21", f"{record} though {unseen} did not tell of their logs, after {before}")
 
     def _infos(self, writer: str, before: PartitionRecord) -> dict[int, LogInfo]:
         """The logs of this epoch, as a controller has heard of them."""

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from insync.replication.cli.produce import read_lines, split_keys
-from insync.replication.cli.topic import _partition, _replica_line
+from insync.replication.cli.topic import _partition, _remarks, _replica_line
 from insync.replication.cli.watching.status import _print, summarise, troubles
 from insync.replication.client import ClusterInfo, NodeReport
 from insync.replication.core.messages import FollowerInfo, NodeInfo, PartitionInfo, ReplicaInfo, TopicInfo
@@ -72,6 +72,22 @@ def test_without_a_leaders_word_the_nodes_silence_is_the_reason() -> None:
     described = _partition(TOPIC, PARTITION, [REPORTS[2]])
     assert described["replica_states"][2]["why_out"] == "its node is not registered"
     assert _replica_line(described["replica_states"][0]) == "in sync"
+
+
+@pytest.mark.parametrize(
+    ("elr", "known", "words"),
+    [
+        ([2], [3], "no leader: it waits for one of [2] to come back"),
+        ([], [2, 3], "it waits for all of [2, 3] to come back, and for a report of every living log"),
+        ([], [], "insync elect --unclean takes the longest log"),
+    ],
+)
+def test_a_partition_without_a_leader_says_whom_it_waits_for(
+    elr: list[int], known: list[int], words: str
+) -> None:
+    dark = attrs.evolve(PARTITION, leader=-1, isr=[], elr=elr, last_known_elr=known)
+    (remark,) = _remarks(_partition(TOPIC, dark, []))
+    assert words in remark
 
 
 def test_status_counts_lag_and_what_is_under_replicated() -> None:

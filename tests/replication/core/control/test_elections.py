@@ -148,12 +148,14 @@ def test_a_log_extends_another_if_that_is_a_beginning_of_it(data: st.DataObject)
             assert told(one).extends(told(other)) == (one[: len(other)] == other), (one, other)
 
 
-def test_one_that_no_list_names_is_not_waited_for_after_the_round() -> None:
+def test_one_that_no_list_names_is_waited_for_unless_the_policy_gives_up_records() -> None:
+    """Its device may be the only one that has kept the last records."""
     logs = {1: (5, 60), 2: (5, 61)}
-    assert decide(situation((1, 2, 3), logs, known=(1, 2), asked=True), elections.wait) == Elect(2)
-    assert decide(situation((1, 2, 3), {3: (9, 9)}, known=(2,), asked=True), elections.wait) == AskLogs(
-        (3, 1, 2)
-    )
+    silent = situation((1, 2, 3), logs, known=(1, 2), asked=True)
+    assert decide(silent, elections.wait) == AskLogs((3, 1, 2))
+    assert decide(silent, elections.most_complete) == decide(silent, elections.any_) == Elect(2)
+    answered = situation((1, 2, 3), {**logs, 3: (5, 61)}, known=(1, 2), asked=True)
+    assert decide(answered, elections.wait) == Elect(3)
 
 
 def test_if_they_do_not_answer_the_policy_decides_and_wait_asks_again() -> None:
