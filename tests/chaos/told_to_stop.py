@@ -1,4 +1,4 @@
-"""What processes of a run have in common: SIGTERM has them finish what is at hand, and some write notes."""
+"""The common part of a run's processes: SIGTERM has them finish what is at hand, and some write notes."""
 
 from __future__ import annotations
 

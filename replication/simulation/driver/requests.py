@@ -128,8 +128,7 @@ class Requests:
     def _choose(self, partition: PartitionId, meant: PartitionFacts | None) -> Host | None:
         """A node that holds itself for the leader, or else any that has a replica; None if there is none."""
         cluster = self._cluster
-        hosts = [h for h in cluster.hosts_of(partition) if h.node.up and h.replica is not None]
-        hosts = [h for h in hosts if meant is None or h.facts is meant]
+        hosts = [h for h in cluster.hosts_of(partition, meant) if h.node.up and h.replica is not None]
         leaders = [h for h in hosts if h.replica is not None and h.replica.leader is not None]
         candidates = leaders or hosts
         return candidates[int(cluster.random.random() * len(candidates))] if candidates else None

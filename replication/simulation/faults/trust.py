@@ -231,8 +231,8 @@ def _behind(cluster: Cluster, node: Node) -> list[tuple[Host, int]]:
         (host, other.disk.end)
         for host in node.hosts.values()
         if host.replica is not None and host.replica.leader is not None and not host.facts.gone
-        for other in cluster.hosts_of(host.partition)
-        if other.facts is host.facts and host.disk.start <= other.disk.end < host.disk.end
+        for other in cluster.hosts_of(host.partition, host.facts)
+        if host.disk.start <= other.disk.end < host.disk.end
     ]
 
 
@@ -262,7 +262,7 @@ def mend_what_nobody_has(cluster: Cluster) -> None:
         lost = {host.node.id for host in hosts if host.node.lost_data}
         rotten = {host.node.id for host in hosts if host.disk.is_rotten}
         complete = {*record.isr, *record.elr} - lost
-        # Whoever leads an internal topic next reads all of it, so nothing of it may be spoilt in calm.
+        # The next leader of an internal topic reads all of it, so nothing of it may be spoilt in calm.
         any_may_lead = not complete or _may_elect(cluster, partition) or partition.topic in INTERNAL
         for host in hosts:
             if any_may_lead or (host.node.id in complete and complete <= rotten):

@@ -353,7 +353,7 @@ class Oracle:
         """S17: no log is deleted of a node that is to have one, as long as what it holds may be needed."""
         if not host.facts.gone:
             store = self._cluster.store
-            # What the node had read was right before the store was put back (seed 7122968).
+            # The node goes by its last reading, which was right before the store was put back (seed 7122968).
             known = host.node.shown if store.is_put_back else store
             record = known.partitions[host.partition].record
             counted = host.node.id in (*record.isr, *record.elr)
@@ -479,9 +479,8 @@ class Oracle:
         if disk.end > disk.start:
             last = disk.flat[-1][0]
         elif info.log_start_offset < disk.start:
-            last = (
-                info.last_epoch
-            )  # retention has deleted all, and tells the replica in a moment (seed 7122844)
+            # Retention has deleted all, and tells the replica in a moment (seed 7122844).
+            last = info.last_epoch
         own = info.completeness == (last, disk.end) and info.topic_id == host.facts.topic_id
         require(own, "S21", "{} reports {}; its log holds {}", host.name, info, (last, disk.end))
 
@@ -664,8 +663,7 @@ class Oracle:
             return
         copies = sum(
             facts.agreed(host.disk) >= base + count or host.node.id in self.risky
-            for host in self._cluster.hosts_of(sent.partition)
-            if host.facts is facts
+            for host in self._cluster.hosts_of(sent.partition, facts)
         )
         # A folder that was put back has lost replicas that came after it was copied.
         replicas = self._cluster.store.partitions[sent.partition].record.replicas

@@ -82,7 +82,7 @@ def _show(host: Host, record: PartitionRecord) -> None:
 
 
 def test_a_log_that_was_told_after_the_decision_accuses_nobody(one: Run) -> None:
-    """What a controller hears while the store takes its commit comes too late for it."""
+    """A report that comes while the store takes a commit comes too late for it."""
     cluster, oracle, node = one.cluster, one.cluster.oracle, one.cluster.nodes[1]
     writer = node.writer(node.incarnation)
     record = cluster.store.partitions[PARTITION].record
