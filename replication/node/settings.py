@@ -130,7 +130,8 @@ class NodeSettings:
     leader_silence_timeout_ms: how long a leader, or the controller, may take for an answer before its followers ask
       one another. If most of them, and at least two, find it silent, it is replaced at once. 0: it is replaced when
       its session ends.
-    unclean_recovery_timeout_ms: how long an unclean election waits for replicas to report their logs.
+    unclean_recovery_timeout_ms: how long a round of questions to replicas about their logs lasts at most. An
+      unclean election that nobody asked for waits five rounds for replicas that are not alive.
     auto_leader_rebalance_enable, leader_imbalance_check_interval_ms, leader_imbalance_per_broker_percentage:
       whether and when leaderships move back to the preferred leaders, and how many may be elsewhere until then.
     secret_file: a file with the cluster's secret, the same for all nodes and clients; default: INSYNC_SECRET_FILE
@@ -225,7 +226,7 @@ class NodeSettings:
     metrics_port: int | None = attrs.field(default=None, validator=attrs.validators.optional(_port))
     log_format: Literal["text", "json"] = "text"
     leader_silence_timeout_ms: int = attrs.field(default=150, validator=_not_negative)
-    unclean_recovery_timeout_ms: int = attrs.field(default=2000, validator=_positive)
+    unclean_recovery_timeout_ms: int = attrs.field(default=5000, validator=_positive)
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_ms: int = attrs.field(default=300_000, validator=_positive)
     leader_imbalance_per_broker_percentage: int = attrs.field(default=10, validator=_not_negative)

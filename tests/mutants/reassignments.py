@@ -114,6 +114,24 @@ def _(patch: Patch) -> None:
     patch.setattr(controller, "decide", decide)
 
 
+@mutant(
+    "K304", "elect without waiting for a replica that is not alive yet, once all others have told (KIP-966)"
+)
+def _(patch: Patch) -> None:
+    right = controller.decide
+
+    def decide(situation: Situation, policy: elections.Policy) -> elections.Verdict:
+        living = situation.living
+        if not _back(situation):
+            return right(situation, policy)
+        if all(node in situation.logs for node in living):
+            return Elect(situation.most_complete(living))
+        verdict = right(situation, policy)
+        return elections.AskLogs(tuple(living)) if isinstance(verdict, elections.AskLogs) else verdict
+
+    patch.setattr(controller, "decide", decide)
+
+
 @mutant("K293", "elect the log of the latest epoch, though it parts from those of all that were in sync")
 def _(patch: Patch) -> None:
     patch.setattr(elections.LogInfo, "extends", lambda self, other: True)

@@ -130,7 +130,8 @@ def _transaction(puts: Sequence[Put], checks: Mapping[str, int]) -> tx.Transacti
 
 @attrs.frozen(kw_only=True)
 class AskReplicas:
-    """Ask living nodes what these partitions' logs hold, each in the leader epoch that it is asked for.
+    """Ask nodes what these partitions' logs hold, each in the leader epoch that it is asked for. A node that does
+    not live answers if it comes back in time.
 
     Answered by one `LogsTold`, as soon as all have answered or when `unclean_recovery_timeout_ms` is over. A
     replica that has not entered the epoch yet has not answered.
@@ -213,9 +214,9 @@ class Controller:
         self._asks_for: AdminRequest | None = None
         self._may_not_ask: AdminRequest | None = None
         """The request whose questions are under way, and the one whose questions are over."""
-        self._asked: dict[PartitionId, tuple[str, int, Mapping[int, int]]] = {}
-        """The topic id and the leader epoch in which a round of questions about a partition is over, and the
-        processes of the replicas that lived when it began."""
+        self._asked: dict[PartitionId, tuple[str, int, Mapping[int, int], int]] = {}
+        """The topic id and the leader epoch in which a round of questions about a partition is over, the processes
+        of the replicas that lived when it began, and how many such rounds asked replicas that did not live."""
         self._logs: dict[PartitionId, dict[int, LogInfo]] = {}
         self._effects: list[ControllerEffect] = []
 
@@ -392,11 +393,11 @@ class Controller:
             and info.leader_epoch == record.leader_epoch
             and info.is_of(record.topic_id)
         }
-        topic_id, epoch, processes = self._asked.get(record.id, ("", -1, {}))
+        topic_id, epoch, processes, rounds = self._asked.get(record.id, ("", -1, {}, 0))
         asked = (topic_id, epoch) == (record.topic_id, record.leader_epoch) and all(
             processes.get(node, -1) >= live[node] for node in record.replicas if node in live
         )
-        return Situation(record=record, live=live, logs=logs, asked=asked)
+        return Situation(record=record, live=live, logs=logs, asked=asked, rounds=rounds if asked else 0)
 
     def _ask(self) -> None:
         """Ask all that this step has found, unless questions are out already: their answers bring us back."""
@@ -421,8 +422,10 @@ class Controller:
         if asking is None:
             return
         for partition in asking.partitions:
-            of = asking.topic_ids[partition], asking.leader_epochs[partition]
-            self._asked[partition] = *of, self._asking_of[partition]
+            of = asking.topic_ids[partition], asking.leader_epochs[partition], self._asking_of[partition]
+            *before, rounds = self._asked.get(partition, (None, 0))
+            waited = len(asking.partitions[partition]) > len(self._asking_of[partition])
+            self._asked[partition] = *of, (rounds if tuple(before) == of else 0) + waited
             # An earlier report of this epoch, by a living process, is still valid.
             self._logs.setdefault(partition, {}).update(event.logs.get(partition, {}))
 

@@ -23,6 +23,10 @@ MOST_COMPLETE = "most_complete"
 ANY = "any"
 MOST_EPOCHS = 100
 """Of a log's epochs, as it tells them."""
+ROUNDS_FOR_ABSENT = 5
+"""Rounds of questions for which an election waits for a replica that is not alive. Machines that lose power
+together come back one after the other, and the last may be the only one whose device has the last records.
+"""
 
 
 @attrs.frozen(kw_only=True)
@@ -71,13 +75,15 @@ class Situation:
 
     `live`: incarnation of each living node. `logs`: what replicas told of their logs, each the living process in
     the record's leader epoch. `asked`: a round of questions in this epoch is over that began when all of these
-    lived; who has not answered is slow.
+    lived; who has not answered is slow. `rounds`: how many such rounds are over that also asked replicas that do
+    not live.
     """
 
     record: PartitionRecord
     live: Mapping[int, int]
     logs: Mapping[int, LogInfo] = MappingProxyType({})
     asked: bool = False
+    rounds: int = 0
 
     @property
     def living(self) -> list[int]:
@@ -112,7 +118,7 @@ class Wait:
 
 @attrs.frozen
 class AskLogs:
-    """Ask these living replicas what they have, then look again."""
+    """Ask these replicas what they have, then look again."""
 
     nodes: tuple[int, ...]
 
@@ -157,10 +163,12 @@ def decide(situation: Situation, policy: Policy) -> Verdict:
         return policy(situation)
     living = situation.living
     told = [node for node in living if node in situation.logs]
-    if len(told) == len(living):
-        return Elect(situation.most_complete(told))
-    verdict = policy(situation) if situation.asked else Wait()
+    everybody = len(told) == len(living)
+    verdict = policy(situation)
     if isinstance(verdict, Wait):
-        # A silent replica may be the only one whose device has the last records: silence is no evidence.
-        return AskLogs(tuple(living))
-    return Elect(situation.most_complete(told)) if all(node in situation.logs for node in known) else verdict
+        # A silent replica, or one that is not alive yet, may be the only one whose device has the last records.
+        nobody_else = living == list(record.replicas) or situation.rounds >= ROUNDS_FOR_ABSENT
+        return Elect(situation.most_complete(told)) if everybody and nobody_else else AskLogs(record.replicas)
+    if everybody or (situation.asked and all(node in situation.logs for node in known)):
+        return Elect(situation.most_complete(told))
+    return verdict if situation.asked else AskLogs(tuple(living))

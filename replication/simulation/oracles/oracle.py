@@ -515,7 +515,10 @@ class Oracle:
             living = set(node.shown.live_for(record.id, leaving=True)) & set(before.replicas)
             # A node may answer an earlier question when it knows of this epoch: then no question is needed.
             waits = topic.config.unclean_leader_election == WAIT and record.id not in self.asked_unclean
-            unseen = living.difference(() if waits or not current else asked, told)
+            asked = set(asked) if current else set()
+            # Silence is no evidence: with `wait` those that live must tell, and the others must have been asked.
+            expected, may_be_silent = (set(before.replicas), asked - living) if waits else (living, asked)
+            unseen = expected - may_be_silent - told.keys()
             require(not unseen, "S21", f"{record} though {unseen} did not tell of their logs, after {before}")
 
     def _infos(self, writer: str, before: PartitionRecord) -> dict[int, LogInfo]:

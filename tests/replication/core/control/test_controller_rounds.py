@@ -18,7 +18,7 @@ from insync.replication.core.control.controller import (
     Reply,
     ViewChanged,
 )
-from insync.replication.core.control.elections import LogInfo
+from insync.replication.core.control.elections import ROUNDS_FOR_ABSENT, LogInfo
 from insync.replication.core.control.records import (
     PartitionRecord,
     TopicConfig,
@@ -37,6 +37,9 @@ from insync.replication.core.messages import (
 
 from .test_controller import ME, OTHER, admin_request, led_by, only_commit, replies, view, with_partition
 
+ABSENT = 9
+"""No node of the views has this id."""
+
 
 @pytest.fixture
 def controller() -> Controller:
@@ -48,7 +51,8 @@ def controller() -> Controller:
 
 def dark(*, version: int = 9, epoch: int = 9, known: tuple[int, ...] = ()) -> Versioned:
     record = led_by(-1, isr=(), version=version).record
-    return Versioned(attrs.evolve(record, leader_epoch=epoch, last_known_elr=known), version)
+    alive = attrs.evolve(record, replicas=(ME, OTHER), leader_epoch=epoch, last_known_elr=known)
+    return Versioned(alive, version)
 
 
 def told(controller: Controller, *logs: tuple[int, int, int], epoch: int = 9) -> list[ControllerEffect]:
@@ -73,6 +77,39 @@ def test_the_last_known_are_asked_and_the_most_complete_is_elected(controller: C
     (put,) = commit.puts
     assert isinstance(put.record, PartitionRecord)
     assert (put.record.leader, put.record.isr, put.record.recovering) == (OTHER, (OTHER,), True)
+
+
+def _with_an_absent_replica() -> Versioned:
+    partition = dark(known=(ME, OTHER))
+    return attrs.evolve(partition, record=attrs.evolve(partition.record, replicas=(ME, OTHER, ABSENT)))
+
+
+def test_an_absent_replica_is_asked_in_some_rounds_and_then_the_others_elect(controller: Controller) -> None:
+    partition = _with_an_absent_replica()
+    (asked,) = controller.step(ViewChanged(view=with_partition(view(5), partition)))
+    assert isinstance(asked, AskReplicas)
+    assert asked.partitions == {partition.record.id: (ME, OTHER, ABSENT)}
+    for _ in range(ROUNDS_FOR_ABSENT - 1):
+        (again,) = told(controller, (ME, 4, 10), (OTHER, 5, 3))
+        assert again == asked
+    (put,) = only_commit(told(controller, (ME, 4, 10), (OTHER, 5, 3))).puts
+    assert isinstance(put.record, PartitionRecord)
+    assert put.record.leader == OTHER
+
+
+def test_rounds_before_a_process_began_do_not_count(controller: Controller) -> None:
+    before = with_partition(view(5), _with_an_absent_replica())
+    controller.step(ViewChanged(view=before))
+    for _ in range(ROUNDS_FOR_ABSENT - 1):
+        told(controller, (ME, 4, 10), (OTHER, 5, 3))
+    nodes = {**before.nodes, OTHER: attrs.evolve(before.nodes[OTHER], incarnation=99)}
+    controller.step(ViewChanged(view=attrs.evolve(before, nodes=nodes, revision=6)))
+    mine = LogInfo(incarnation=10 + ME, leader_epoch=9, last_epoch=4, log_end_offset=10, topic_id="x")
+    answers = {ME: mine, OTHER: attrs.evolve(mine, incarnation=99)}
+    for _ in range(ROUNDS_FOR_ABSENT):
+        (again,) = controller.step(LogsTold(logs={dark().record.id: answers}))
+        assert isinstance(again, AskReplicas)
+    only_commit(controller.step(LogsTold(logs={dark().record.id: answers})))
 
 
 def test_what_was_told_in_another_epoch_or_of_another_process_counts_for_nothing(

@@ -35,10 +35,11 @@ def situation(
     *,
     known: tuple[int, ...] = (),
     asked: bool = False,
+    rounds: int = 0,
 ) -> Situation:
     told = {node: info(*log) for node, log in (logs or {}).items()}
     record = attrs.evolve(DARK, last_known_elr=known)
-    return Situation(record=record, live=dict.fromkeys(live, 1), logs=told, asked=asked)
+    return Situation(record=record, live=dict.fromkeys(live, 1), logs=told, asked=asked, rounds=rounds)
 
 
 @pytest.mark.parametrize(
@@ -69,8 +70,24 @@ def test_the_most_complete_waits_for_all_living_until_the_round_is_over() -> Non
 def test_the_last_known_eligible_ones_are_compared_when_all_of_them_are_back() -> None:
     logs = {1: (5, 60), 2: (5, 61)}
     assert decide(situation((1, 3), known=(1, 2)), elections.wait) == Wait()
-    assert decide(situation((1, 2), known=(1, 2)), elections.wait) == AskLogs((1, 2))
-    assert decide(situation((1, 2), logs, known=(1, 2)), elections.wait) == Elect(2)
+    assert decide(situation((1, 2), known=(1, 2)), elections.most_complete) == AskLogs((1, 2))
+    assert decide(situation((1, 2), logs, known=(1, 2)), elections.most_complete) == Elect(2)
+
+
+def test_a_replica_that_is_not_alive_yet_is_waited_for_some_rounds_unless_the_policy_gives_up_records() -> (
+    None
+):
+    """After a loss of all power it may come a moment later, and have the records that the others have lost."""
+    logs = {1: (5, 60), 2: (5, 61)}
+    for rounds in range(elections.ROUNDS_FOR_ABSENT):
+        dark = situation((1, 2), logs, known=(1, 2), asked=rounds > 0, rounds=rounds)
+        assert decide(dark, elections.wait) == AskLogs((3, 1, 2))
+        assert decide(dark, elections.any_) == Elect(2)
+    assert decide(attrs.evolve(dark, rounds=rounds + 1), elections.wait) == Elect(2)
+    silent = situation((1, 2), {2: (5, 61)}, known=(1, 2), asked=True, rounds=rounds + 1)
+    assert decide(silent, elections.wait) == AskLogs((3, 1, 2))
+    back = situation((1, 2, 3), {**logs, 3: (5, 62)}, known=(1, 2))
+    assert decide(back, elections.wait) == Elect(3)
 
 
 def test_when_they_are_back_every_living_replica_is_asked_and_the_most_complete_leads() -> None:
@@ -78,8 +95,9 @@ def test_when_they_are_back_every_living_replica_is_asked_and_the_most_complete_
     logs = {1: (5, 60), 2: (5, 61)}
     assert decide(situation((1, 2, 3), logs, known=(1, 2)), elections.wait) == AskLogs((3, 1, 2))
     assert decide(situation((1, 2, 3), {**logs, 3: (9, 99)}, known=(1, 2)), elections.wait) == Elect(3)
-    assert decide(situation((2,), known=(2,)), elections.wait) == AskLogs((2,))
-    assert decide(situation((2, 3), {2: (5, 9), 3: (5, 10)}, known=(2,)), elections.wait) == Elect(3)
+    assert decide(situation((2,), known=(2,)), elections.wait) == AskLogs((3, 1, 2))
+    back = situation((2, 3), {2: (5, 9), 3: (5, 10)}, known=(2,), rounds=elections.ROUNDS_FOR_ABSENT)
+    assert decide(back, elections.wait) == Elect(3)
 
 
 def shaped(end: int, *epochs: tuple[int, int], start: int = 0) -> LogInfo:
