@@ -230,6 +230,8 @@ class LogWriter:
         self._queue.append(None)
         self._handover.ask()
         await self._stopped.wait()
+        # A thread that has ended a flush lets this one go on, and so end, before it asks the loop to tell of it.
+        self._collect()
 
     def _run(self) -> None:
         assert self._token is not None

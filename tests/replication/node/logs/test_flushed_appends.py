@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ import trio
 import trio.testing
 
 from insync.replication import Admin, Node, Producer
+from insync.replication.node.logs import _log_writer
 from insync.replication.node.logs._log_writer import AppendWork, CallWork, Lane, LogWriter
+from insync.replication.node.logs._telling import tell
 from insync.storage import Chunk, Handover, LogSettings, StorageBrokenError, StorageError
 
 from ..test_cluster import full_isr, replicas_agree, settings, until
@@ -190,6 +192,27 @@ async def test_a_flush_under_way_ends_before_the_writer_does() -> None:
                 second.may_end.set()
                 await second.over.wait()
                 log.may_end.release()
+        assert it.told == ["1"]
+
+
+async def test_the_writer_is_stopped_when_the_end_of_its_last_flush_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the thread that has flushed stands still before it says so."""
+    async with bench() as it:
+
+        def late(token: trio.lowlevel.TrioToken, do: Callable[..., None], *arguments: Any) -> None:
+            if threading.current_thread().name.startswith("insync-flush"):
+                it.writer._thread.join()
+            tell(token, do, *arguments)
+
+        monkeypatch.setattr(_log_writer, "tell", late)
+        log = Log(FLUSHED)
+        it.append(it.lane(log), 1)
+        await it.flushing(log)
+        log.may_end.release()
+        with trio.fail_after(60):
+            await it.writer.stop()
         assert it.told == ["1"]
 
 
