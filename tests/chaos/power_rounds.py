@@ -354,11 +354,9 @@ class Rounds:
             await trio.sleep(self.random.uniform(0, 1))
             if self.random.random() < 0.2:
                 async with cluster.turn:
-                    number = self.random.choice(NODES)
-                    cluster.nodes[number].kill()
-                    # Its machine may be without power by now.
+                    # Kills it first. Its machine may be without power by now.
                     with suppress(RuntimeError, trio.TooSlowError):
-                        await cluster.start_one(number)
+                        await cluster.start_one(self.random.choice(NODES))
             else:
                 place = self.random.choice(_WRITTEN), self.random.randrange(PARTITIONS)
                 await admin.reassign_partitions({place: self.random.sample(NODES, len(NODES))})
