@@ -142,9 +142,9 @@ def _(patch: Patch) -> None:
     right = Controller._situation
 
     def situation(self: Controller, record: PartitionRecord) -> Situation:
-        topic_id, epoch, _ = self._asked.get(record.id, ("", -1, {}))
+        topic_id, epoch, _, rounds = self._asked.get(record.id, ("", -1, {}, 0))
         asked = (topic_id, epoch) == (record.topic_id, record.leader_epoch)
-        return attrs.evolve(right(self, record), asked=asked)
+        return attrs.evolve(right(self, record), asked=asked, rounds=rounds if asked else 0)
 
     patch.setattr(Controller, "_situation", situation)
 

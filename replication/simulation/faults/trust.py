@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ...core.broker.membership.registration import Evidence, Held, Holdings, Membership, NextProof
+from ...core.broker.membership.registration import (
+    Evidence,
+    Held,
+    Holdings,
+    Membership,
+    NextProof,
+    StorePutBackError,
+)
 from ...core.control.elections import WAIT
 from ...core.control.records import pulse_key
 from ...core.types import PartitionId
@@ -134,7 +141,11 @@ def start_twin(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
             ),
         )
         seen = cluster.store.seen_by(node.id)
-        twin.begin(seen, cluster.store.revision)
+        try:
+            twin.begin(seen, cluster.store.revision)
+        except StorePutBackError:
+            # The store has forgotten commits since the folder was copied: the twin does not start.
+            return
         require(not twin.replaces_holder(seen), "S23", f"a copy of node {node.id} takes its place")
 
     cluster.later(fault.seconds, start)
