@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import attrs
+import msgspec
 
 from ._transactions import AbortedTransaction, CompletedTransaction
 from .batch import BatchInfo
@@ -56,8 +57,7 @@ class ProducerSnapshot:
     """First offset of its open transaction; -1 without one."""
 
 
-@attrs.frozen(slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True):
     """Whole, valid batches to append, and the result of `scan`.
 
     With a `leader_epoch` (a leader's append) the log writes this epoch and the offsets from `base_offset` on into

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Annotated, Any
 
+import msgspec
 from cyclopts import Parameter
 
 from .errors import UsageError
@@ -64,7 +65,8 @@ def moment(option: str, text: str) -> int:
 
 
 def print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=str) + "\n")
+    """value: may hold attrs classes and structs."""
+    sys.stdout.write(json.dumps(msgspec.to_builtins(value, enc_hook=str), ensure_ascii=False) + "\n")
 
 
 def as_text(name: str, data: bytes | None) -> dict[str, str | None]:

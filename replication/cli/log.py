@@ -89,7 +89,7 @@ def verify(
     with progress(all_log_bytes(folder), "verifying", quiet=json) as advance:
         found = check(folder, compacted=compacted, on_bytes=advance)
     if json:
-        print_json(attrs.asdict(found))
+        print_json(found)
     else:
         for defect in found.defects:
             print(defect)

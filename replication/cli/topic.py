@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import attrs
 from cyclopts import App, Parameter, validators
+from msgspec import structs
 
 from ..core.wording import counted
 from .clusters import Flag, Json, Servers, known, print_json
@@ -323,7 +323,7 @@ def _partition(topic: TopicInfo, info: PartitionInfo, reports: Sequence[NodeRepo
     reasons |= {report.node_id: f"its node is {report.error}" for report in reports if not report.endpoints}
     reasons |= {node: replica.error for node, replica in told.items() if replica.error}
     return {
-        **attrs.asdict(info),
+        **structs.asdict(info),
         "osr": [node for node in info.replicas if node not in info.isr],
         "replica_states": [
             _replica(node, node in info.isr, told.get(node), reasons.get(node, ""), silent.get(node, ""))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated
 
-import attrs
 from cyclopts import App, Parameter, validators
 
 from .clusters import Json, Servers, known, print_json
@@ -41,7 +40,7 @@ def list_(
         async with Admin(known(servers)) as admin:
             found = await admin.list_transactions(list(state) or None)
         if json:
-            print_json([attrs.asdict(each) for each in found])
+            print_json(found)
             return
         for each in found:
             print(f"{each.transactional_id}: {each.status}, producer {each.producer_id}")
@@ -70,7 +69,7 @@ def describe(name: str, /, *, servers: Servers = "", json: Json = False) -> int:
         async with Admin(known(servers)) as admin:
             found = await admin.describe_transaction(name)
         if json:
-            print_json(attrs.asdict(found))
+            print_json(found)
             return
         print(f"{name}: {found.status}, producer {found.producer_id}, epoch {found.producer_epoch}")
         if found.start_ms >= 0:
@@ -110,7 +109,7 @@ def find_hanging(
         async with Admin(known(servers)) as admin:
             found = await admin.find_hanging_transactions(list(topic) or None, longer_than_ms=longer_than_ms)
         if json:
-            print_json([attrs.asdict(each) for each in found])
+            print_json(found)
             return
         for each in found:
             since = datetime.fromtimestamp(each.last_timestamp_ms / 1000, UTC)

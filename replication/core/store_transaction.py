@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import attrs
+import msgspec
 
 
-@attrs.frozen(kw_only=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """A key as one reading of the store shows it.
 
     record: None if the value is no readable record; `problem` says why.
@@ -28,23 +27,20 @@ class Seen:
     problem: str = ""
 
 
-@attrs.frozen(slots=True)
-class Absent:
+class Absent(msgspec.Struct, frozen=True):
     """Holds if the key does not exist."""
 
     key: str
 
 
-@attrs.frozen(slots=True)
-class AtVersion:
+class AtVersion(msgspec.Struct, frozen=True):
     """Holds if the key exists at exactly this version."""
 
     key: str
     version: int
 
 
-@attrs.frozen(slots=True)
-class SameValue:
+class SameValue(msgspec.Struct, frozen=True):
     """Holds if the key exists with the value that was seen.
 
     Stronger than a version where a key may be deleted and made again: its versions begin at 1 then.
@@ -57,8 +53,7 @@ class SameValue:
 Compare = Absent | AtVersion | SameValue
 
 
-@attrs.frozen(slots=True)
-class Put:
+class Put(msgspec.Struct, frozen=True):
     """Write a record under a key; None deletes the key. An ephemeral key ends with the session that wrote it."""
 
     key: str
@@ -66,8 +61,7 @@ class Put:
     ephemeral: bool = False
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Transaction:
+class Transaction(msgspec.Struct, frozen=True, kw_only=True):
     """All of `puts`, if all of `compares` hold and, with `session`, if the node's own session still lives."""
 
     compares: tuple[Compare, ...]
@@ -75,28 +69,24 @@ class Transaction:
     session: bool = True
 
 
-@attrs.frozen(slots=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     """It took place at `revision`; `versions` has the new version of each key that was put."""
 
     revision: int
     versions: Mapping[str, int]
 
 
-@attrs.frozen(slots=True)
-class Conflict:
+class Conflict(msgspec.Struct, frozen=True):
     """Nothing was written: the compare of `key` did not hold."""
 
     key: str
 
 
-@attrs.frozen(slots=True)
-class SessionOver:
+class SessionOver(msgspec.Struct, frozen=True):
     """Nothing was written: the session has ended."""
 
 
-@attrs.frozen(slots=True)
-class Unclear:
+class Unclear(msgspec.Struct, frozen=True):
     """It was written in whole or not at all, and nobody can tell which, or when."""
 
     reason: str = ""

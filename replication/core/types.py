@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import attrs
+import msgspec
 
 Value = int | float | str
 """A topic setting."""
@@ -16,6 +16,9 @@ CONSUMER = -1
 """`replica_id` of a fetch that comes from a consumer."""
 
 SEQUENCE_MODULUS = 2**31
+
+named = tuple.__new__
+"""`named(Kind, (value, ...))` makes a named tuple of all fields, without its class's call of a Python function."""
 
 
 class PartitionId(NamedTuple):
@@ -93,8 +96,7 @@ class SequencedBatch(NamedTuple):
     last_offset: int
 
 
-@attrs.frozen(slots=True)
-class ProducerEntry:
+class ProducerEntry(msgspec.Struct, frozen=True):
     """One producer's last batches (five at most) in a log.
 
     There are none once a marker has ended its transaction under a new epoch: only that epoch is known then.

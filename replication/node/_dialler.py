@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import attrs
 import trio
+from msgspec import structs
 
 from ...transport import (
     Connection,
@@ -23,7 +23,6 @@ from ...transport import (
 from .. import wire
 from ..core.broker import effects as fx
 from ..core.broker import events as ev
-from ..core.making import maker
 from ..core.messages import FetchRequest, Kind
 from .logs._maintenance_thread import wall_clock_ms
 from .requests._payloads import NO_PAYLOAD, SharedPayload
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("insync.node")
 
-_answered = maker(ev.Answered)
 
 TIME_INTERVAL = 0.25
 """Seconds between two fetches that tell a leader the time."""
@@ -129,7 +127,7 @@ class Dialler:
         """Send a request; `done` follows."""
         message = effect.message
         if isinstance(message, FetchRequest) and self._is_time_due(effect.connection):
-            message = attrs.evolve(message, time_ms=wall_clock_ms())
+            message = structs.replace(message, time_ms=wall_clock_ms())
         try:
             body = wire.encode(message)
         except Exception as error:
@@ -204,7 +202,7 @@ class Dialler:
         if effect.kind == Kind.FETCH:
             self._counters.replication_bytes_in += payload.size
         try:
-            self._driver.step(_answered(question=effect.question, message=message, payload=payload))
+            self._driver.step(ev.Answered(question=effect.question, message=message, payload=payload))
         finally:
             payload.let_go()
         self._driver.settle()

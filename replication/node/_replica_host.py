@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 from ...storage import Chunk, Log, StorageError
 from ..core.broker.events import Report
 from ..core.control.records import TopicConfig
-from ..core.making import maker, named
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
 from ..core.partition.replica import Replica
-from ..core.types import EndedTransaction, EpochEntry, PartitionId, ProducerEntry, SequencedBatch
+from ..core.types import EndedTransaction, EpochEntry, PartitionId, ProducerEntry, SequencedBatch, named
 from .log_lines import event
 from .logs._log_writer import AppendWork, CallWork, Lane, Work
 from .logs._maintenance_thread import log_settings
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from .ports import Driving
 
 log = logging.getLogger("insync.node")
-
-_append_work, _appended, _chunk = maker(AppendWork), maker(ev.Appended), maker(Chunk)
 
 
 class ReplicaHost:
@@ -73,7 +70,7 @@ class ReplicaHost:
         batches = effect.handle
         assert isinstance(batches, Batches)
         batches.taken = True
-        chunk = _chunk(
+        chunk = Chunk(
             batches.data,
             batches.infos,
             effect.base_offset,
@@ -86,11 +83,11 @@ class ReplicaHost:
             begin = partial(_begin_inside, self._opened(), chunk, self.replica.log.log_start_offset)
             self.submit(CallWork(self.lane, begin, lambda _: done(), batches.release))
         else:
-            self.submit(_append_work(self.lane, chunk, done, batches.release))
+            self.submit(AppendWork(self.lane, chunk, done, batches.release))
 
     def _appended(self, batches: Batches, log_end_offset: int) -> None:
         batches.release()
-        self.step(_appended(log_end_offset=log_end_offset))
+        self.step(ev.Appended(log_end_offset=log_end_offset))
 
     def assign_epoch(self, effect: fx.AssignEpoch) -> None:
         """Have the start of an epoch stored."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from insync.replication.core.partition.replica import Replica
 
@@ -22,7 +22,7 @@ def telling(replica: Replica, part: str, change: Callable[[Any], Any | None]) ->
         if said is not None:
             call(*arguments[:-1], said)
 
-    replica.parts = attrs.evolve(right, **{part: told})
+    replica.parts = structs.replace(right, **{part: told})
     try:
         yield
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
+from msgspec import structs
 
 from insync.replication.core.control import controller as ctl
 from insync.replication.core.control import elections, transitions
@@ -22,7 +23,7 @@ def _(patch: Patch) -> None:
     def after(record: PartitionRecord, **change: Any) -> PartitionRecord:
         done = right(record, **change)
         kept = tuple(node for node in record.elr if node not in done.isr)
-        return attrs.evolve(done, elr=done.elr or kept)
+        return structs.replace(done, elr=done.elr or kept)
 
     patch.setattr(transitions, "_next", after)
 
@@ -31,7 +32,9 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     right = transitions._next
     patch.setattr(
-        transitions, "_next", lambda record, **change: attrs.evolve(right(record, **change), elr=())
+        transitions,
+        "_next",
+        lambda record, **change: structs.replace(right(record, **change), elr=()),
     )
 
 
@@ -59,7 +62,7 @@ def _(patch: Patch) -> None:
         written = self._effects[-1]
         assert isinstance(written, ctl.Commit)
         checks = {key: version for key, version in written.checks.items() if key != CONTROLLER_EPOCH_KEY}
-        self._effects[-1] = attrs.evolve(written, checks=checks)
+        self._effects[-1] = structs.replace(written, checks=checks)
 
     patch.setattr(Controller, "_commit", commit)
 
@@ -73,7 +76,7 @@ def _(patch: Patch) -> None:
         written = self._effects[-1]
         assert isinstance(written, ctl.Commit)
         checks = {key: version for key, version in written.checks.items() if "/partitions/" not in key}
-        self._effects[-1] = attrs.evolve(written, checks=checks)
+        self._effects[-1] = structs.replace(written, checks=checks)
 
     patch.setattr(Controller, "_commit", commit)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import attrs
+from msgspec import structs
 
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
@@ -88,7 +88,7 @@ def _(patch: Patch) -> None:
     def ask(self: FollowerRole, *, delayed: bool = False) -> None:
         def change(asked: fx.FetchNext) -> fx.FetchNext:
             start = max(asked.log_start_offset, self._leader_log_start)
-            return attrs.evolve(asked, log_start_offset=start)
+            return structs.replace(asked, log_start_offset=start)
 
         with telling(self._replica, "want", change):
             right(self, delayed=delayed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from insync.replication.core.broker.membership import registration
 from insync.replication.core.broker.membership.registration import Evidence, Held, Membership, NextProof
@@ -41,8 +41,8 @@ def _(patch: Patch) -> None:
     def return_to(self: Membership, partition: PartitionRecord, *given: object) -> PartitionRecord | None:
         holdings = self.holdings
         held = holdings.held(partition.id)
-        never = attrs.evolve(held, never=held.home is None)
-        self.holdings = attrs.evolve(holdings, held=lambda each: never)
+        never = structs.replace(held, never=held.home is None)
+        self.holdings = structs.replace(holdings, held=lambda each: never)
         try:
             return right(self, partition, *given)  # type: ignore[arg-type]
         finally:
@@ -75,6 +75,6 @@ def _(patch: Patch) -> None:
 
     def next_proofs(self: Membership, *given: Any) -> dict[str, NextProof]:
         proofs = right(self, *given)
-        return {each: attrs.evolve(proof, stored=proof.pulse) for each, proof in proofs.items()}
+        return {each: structs.replace(proof, stored=proof.pulse) for each, proof in proofs.items()}
 
     patch.setattr(Membership, "next_proofs", next_proofs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
@@ -52,7 +52,7 @@ def _(patch: Patch) -> None:
                 return asked
             epoch = claimed.pop(self)
             self._asked = (asked.fetch_offset, epoch)
-            return attrs.evolve(asked, last_fetched_epoch=epoch)
+            return structs.replace(asked, last_fetched_epoch=epoch)
 
         with telling(self._replica, "want", change):
             right_ask(self, delayed=delayed)
@@ -135,7 +135,7 @@ def _(patch: Patch) -> None:
 
     def ask(self: FollowerRole, *, delayed: bool = False) -> None:
         def change(asked: fx.FetchNext) -> fx.FetchNext:
-            return attrs.evolve(asked, high_watermark=-1) if random.random() < 0.2 else asked
+            return structs.replace(asked, high_watermark=-1) if random.random() < 0.2 else asked
 
         with telling(self._replica, "want", change):
             right(self, delayed=delayed)
@@ -188,7 +188,7 @@ def _(patch: Patch) -> None:
             if not same:
                 return asked
             self._asked = (asked.fetch_offset, -1)
-            return attrs.evolve(asked, last_fetched_epoch=-1)
+            return structs.replace(asked, last_fetched_epoch=-1)
 
         with telling(self._replica, "want", change):
             right(self, delayed=delayed)
@@ -204,7 +204,7 @@ def _(patch: Patch) -> None:
         right(self, batch)
         entry = self._entries.get(batch.producer_id)
         if entry is not None:
-            self._entries[batch.producer_id] = attrs.evolve(entry, batches=entry.batches[-1:])
+            self._entries[batch.producer_id] = structs.replace(entry, batches=entry.batches[-1:])
 
     patch.setattr(ProducerTable, "record", record)
 
@@ -219,7 +219,7 @@ def _(patch: Patch) -> None:
     right = FollowerRole._truncate
 
     def truncate(self: FollowerRole, offset: int, *, restart: bool = False) -> None:
-        with telling(self._replica, "truncate", lambda cut: attrs.evolve(cut, keep=False)):
+        with telling(self._replica, "truncate", lambda cut: structs.replace(cut, keep=False)):
             right(self, offset, restart=restart)
 
     patch.setattr(FollowerRole, "_truncate", truncate)

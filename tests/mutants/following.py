@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from insync.replication.core.broker.fetching import following
 from insync.replication.core.broker.fetching.channels import Channel, Channels
@@ -52,7 +52,7 @@ def _(patch: Patch) -> None:
     right = Following.want
 
     def want(self: Following, partition: PartitionId, effect: fx.FetchNext) -> None:
-        right(self, partition, attrs.evolve(effect, delayed=False))
+        right(self, partition, structs.replace(effect, delayed=False))
 
     patch.setattr(Following, "want", want)
 
@@ -96,8 +96,8 @@ def _(patch: Patch) -> None:
     right = following._places
 
     def places(answer: Any, payload_size: int) -> Any:
-        partitions = [attrs.evolve(each, size=min(each.size, payload_size)) for each in answer.partitions]
-        return right(attrs.evolve(answer, partitions=partitions[:1]), payload_size)
+        partitions = [structs.replace(each, size=min(each.size, payload_size)) for each in answer.partitions]
+        return right(structs.replace(answer, partitions=partitions[:1]), payload_size)
 
     patch.setattr(following, "_places", places)
 

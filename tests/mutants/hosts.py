@@ -6,7 +6,7 @@ from collections.abc import Callable
 from statistics import median_low
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from insync.replication.core.broker.events import ViewRead
 from insync.replication.core.broker.machine import Broker
@@ -54,19 +54,22 @@ def found_as(patch: Patch, change: Callable[[ev.Opened], ev.Opened]) -> None:
 @mutant("Z32", "treat everything that a checkpoint mentions as written (Pegasus #719)")
 def _(patch: Patch) -> None:
     def up_to_the_mark(event: ev.Opened) -> ev.Opened:
-        return attrs.evolve(event, log_end_offset=max(event.log_end_offset, event.high_watermark))
+        return structs.replace(event, log_end_offset=max(event.log_end_offset, event.high_watermark))
 
     found_as(patch, up_to_the_mark)
 
 
 @mutant("Z33", "omit epoch 0 when epochs are recovered (KAFKA-10432)")
 def _(patch: Patch) -> None:
-    found_as(patch, lambda event: attrs.evolve(event, epochs=tuple(e for e in event.epochs if e.epoch > 0)))
+    found_as(
+        patch,
+        lambda event: structs.replace(event, epochs=tuple(e for e in event.epochs if e.epoch > 0)),
+    )
 
 
 @mutant("Z34", "lose the epochs in a power failure, and assume that there were none (KAFKA-16541)")
 def _(patch: Patch) -> None:
-    found_as(patch, lambda event: attrs.evolve(event, epochs=event.epochs[:1]))
+    found_as(patch, lambda event: structs.replace(event, epochs=event.epochs[:1]))
 
 
 @mutant("Z37", "bound a consumer's read by the end of the file (KAFKA-9807)")
@@ -76,7 +79,7 @@ def _(patch: Patch) -> None:
     def answer(self: LeaderRole, event: ev.Fetch, *rest: Any, **named: Any) -> fx.FetchAnswer:
         answered = right(self, event, *rest, **named)
         if event.replica_id == CONSUMER and answered.error == ErrorCode.NONE:
-            return attrs.evolve(answered, limit_offset=answered.log_end_offset, news=True)
+            return structs.replace(answered, limit_offset=answered.log_end_offset, news=True)
         return answered
 
     patch.setattr(LeaderRole, "_answer", answer)
@@ -95,8 +98,8 @@ def _(patch: Patch) -> None:
 @mutant("K28", "remember only the last batch of each producer after a start (Kafka's snapshots)")
 def _(patch: Patch) -> None:
     def last_alone(event: ev.Opened) -> ev.Opened:
-        last = tuple(attrs.evolve(each, batches=each.batches[-1:]) for each in event.producers)
-        return attrs.evolve(event, producers=last)
+        last = tuple(structs.replace(each, batches=each.batches[-1:]) for each in event.producers)
+        return structs.replace(event, producers=last)
 
     found_as(patch, last_alone)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.broker.events import IsrsWritten
 from insync.replication.core.broker.membership import proposing
@@ -124,9 +124,9 @@ def _(patch: Patch) -> None:
     right = IsrChange._propose
 
     def propose(self: IsrChange, isr: Any, *, joining: int | None, reason: str) -> Any:
-        with telling(self._replica, "propose", lambda proposal: attrs.evolve(proposal, joining=())):
+        with telling(self._replica, "propose", lambda proposal: structs.replace(proposal, joining=())):
             pending = right(self, isr, joining=joining, reason=reason)
-        pending.proposal = attrs.evolve(pending.proposal, joining=())
+        pending.proposal = structs.replace(pending.proposal, joining=())
         return pending
 
     patch.setattr(IsrChange, "_propose", propose)
@@ -149,7 +149,7 @@ def _(patch: Patch) -> None:
     right = proposing.conditions
 
     def conditions(proposal: fx.ProposeIsr, seen: Any) -> Any:
-        return right(attrs.evolve(proposal, joining=()), seen)
+        return right(structs.replace(proposal, joining=()), seen)
 
     patch.setattr(proposing, "conditions", conditions)
     patch.setattr(LeaderRole, "eligible", lambda self, follower: follower.incarnation >= 0)
@@ -163,7 +163,7 @@ def _(patch: Patch) -> None:
         def change(proposal: fx.ProposeIsr) -> fx.ProposeIsr:
             if joining is None:
                 return proposal
-            return attrs.evolve(proposal, joining=((joining, self._replica.live.get(joining, -1)),))
+            return structs.replace(proposal, joining=((joining, self._replica.live.get(joining, -1)),))
 
         with telling(self._replica, "propose", change):
             pending = right(self, isr, joining=joining, reason=reason)

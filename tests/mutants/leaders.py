@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as fx
@@ -26,7 +26,9 @@ def _(patch: Patch) -> None:
     right = LeaderRole.on_fetch
 
     def on_fetch(self: LeaderRole, event: ev.Fetch) -> fx.FetchAnswer:
-        return right(self, attrs.evolve(event, leader_epoch=self.epoch) if event.replica_id >= 0 else event)
+        return right(
+            self, structs.replace(event, leader_epoch=self.epoch) if event.replica_id >= 0 else event
+        )
 
     patch.setattr(LeaderRole, "on_fetch", on_fetch)
 
@@ -180,7 +182,7 @@ def _(patch: Patch) -> None:
     def on_produce(self: LeaderRole, event: ev.Produce) -> None:
         if self._refusal(event) == ErrorCode.NOT_ENOUGH_REPLICAS and event.batch.producer_id < 0:
             with telling(self.replica, "replied", lambda reply: None):
-                self.append(attrs.evolve(event, acks=0, request_id=-1))
+                self.append(structs.replace(event, acks=0, request_id=-1))
         right(self, event)
 
     patch.setattr(LeaderRole, "on_produce", on_produce)

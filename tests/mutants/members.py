@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from insync.replication.core.broker.membership import registration as membership
 from insync.replication.core.broker.membership.registration import (
@@ -35,7 +35,7 @@ def _(patch: Patch) -> None:
             for each in entry.transaction.compares
             if not isinstance(each, SameValue) or each.key in written
         )
-        return attrs.evolve(entry, transaction=attrs.evolve(entry.transaction, compares=kept))
+        return structs.replace(entry, transaction=structs.replace(entry.transaction, compares=kept))
 
     patch.setattr(Membership, "enter", enter)
 
@@ -63,7 +63,7 @@ def _(patch: Patch) -> None:
     right = Membership.enter_again
 
     def enter_again(self: Membership, seen: Mapping[str, Seen], endpoints: Collection[str]) -> Transaction:
-        return attrs.evolve(right(self, seen, endpoints), compares=())
+        return structs.replace(right(self, seen, endpoints), compares=())
 
     patch.setattr(Membership, "enter_again", enter_again)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from insync.replication.core.control import controller, elections, rebalance, transitions
 from insync.replication.core.control.controller import Controller
@@ -57,7 +57,7 @@ def _(patch: Patch) -> None:
 
     def situation(self: Controller, record: PartitionRecord) -> Situation:
         found = right(self, record)
-        return attrs.evolve(found, logs=self._logs.get(record.id, {}))
+        return structs.replace(found, logs=self._logs.get(record.id, {}))
 
     patch.setattr(Controller, "_situation", situation)
 
@@ -144,7 +144,7 @@ def _(patch: Patch) -> None:
     def situation(self: Controller, record: PartitionRecord) -> Situation:
         topic_id, epoch, _, rounds = self._asked.get(record.id, ("", -1, {}, 0))
         asked = (topic_id, epoch) == (record.topic_id, record.leader_epoch)
-        return attrs.evolve(right(self, record), asked=asked, rounds=rounds if asked else 0)
+        return structs.replace(right(self, record), asked=asked, rounds=rounds if asked else 0)
 
     patch.setattr(Controller, "_situation", situation)
 
@@ -199,7 +199,7 @@ def _finish(patch: Patch, may_finish: Any) -> None:
             return done
         if not in_sync or not may_finish(record, in_sync):
             return None
-        moved = attrs.evolve(record, replicas=record.target, adding=(), removing=())
+        moved = structs.replace(record, replicas=record.target, adding=(), removing=())
         leader = record.leader if record.leader in in_sync else in_sync[0]
         return transitions._next(
             record, isr=in_sync, leader=leader, to=moved, new_epoch=bool(record.removing)
@@ -238,7 +238,7 @@ def _(patch: Patch) -> None:
         if moving is None or not moving.removing or moving.leader in moving.removing:
             return moving
         kept = [node for node in moving.isr if node not in moving.removing]
-        return attrs.evolve(moving, replicas=moving.target, isr=tuple(kept), elr=(), removing=())
+        return structs.replace(moving, replicas=moving.target, isr=tuple(kept), elr=(), removing=())
 
     patch.setattr(transitions, "reassign", reassign)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from insync.replication.core.broker.membership import registration as membership
 from insync.replication.core.broker.membership.registration import Membership
@@ -70,7 +70,7 @@ def _(patch: Patch) -> None:
         after, before = right(*given), given[2]
         # One of them, as the plan names one leader; which one the folders do not say.
         members = before.isr[-1:] if before is not None else ()
-        return attrs.evolve(after, isr=members) if members else after
+        return structs.replace(after, isr=members) if members else after
 
     patch.setattr(repair, "_partition", partition)
 

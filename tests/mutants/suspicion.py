@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from insync.replication.core import messages as m
 from insync.replication.core.broker.membership.registration import Membership
@@ -48,7 +48,7 @@ def _(patch: Patch) -> None:
             key = node_key(self.node_id)
             others = tuple(each for each in transaction.compares if each.key != key)
             version = (AtVersion(key, seen[key].version),) if at_all else ()
-            return attrs.evolve(transaction, compares=version + others)
+            return structs.replace(transaction, compares=version + others)
 
         return write
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from insync.replication.core.broker.membership import proposing
 from insync.replication.core.control import admin_requests as admin_requests
@@ -28,7 +28,7 @@ def _(patch: Patch) -> None:
         if record.min_insync_replicas == min_insync:
             return None
         epoch = record.partition_epoch + 1
-        return attrs.evolve(record, min_insync_replicas=min_insync, partition_epoch=epoch)
+        return structs.replace(record, min_insync_replicas=min_insync, partition_epoch=epoch)
 
     patch.setattr(transitions, "set_min_insync", set_min_insync)
 
@@ -38,7 +38,7 @@ def _(patch: Patch) -> None:
     right = topic_changes._configure
 
     def configure(topic: TopicRecord, request: AlterConfigRequest, *rest: Any) -> Any:
-        changed = attrs.evolve(request, config={**request.config, "durability": "replicated"})
+        changed = structs.replace(request, config={**request.config, "durability": "replicated"})
         return right(topic, changed, *rest)
 
     patch.setattr(topic_changes, "_configure", configure)
@@ -91,7 +91,7 @@ def _(patch: Patch) -> None:
     right = LeaderRole._fetch_error
 
     def fetch_error(self: LeaderRole, event: ev.Fetch) -> ErrorCode:
-        return right(self, attrs.evolve(event, topic_id=""))
+        return right(self, structs.replace(event, topic_id=""))
 
     patch.setattr(LeaderRole, "_fetch_error", fetch_error)
 
@@ -113,7 +113,7 @@ def _(patch: Patch) -> None:
 
     def change(request: Any, known: Any) -> Any:
         if isinstance(request, DeleteTopicRequest):
-            request = attrs.evolve(request, topic_id="")
+            request = structs.replace(request, topic_id="")
         return right(request, known)
 
     patch.setattr(admin_requests, "_change_topic", change)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from insync.replication.core.broker.coordination.shards import Shards
 from insync.replication.core.coordination.decisions import Decision
@@ -65,7 +65,7 @@ def _(patch: Patch) -> None:
     right = GroupCoordinator.mark
 
     def mark(self: GroupCoordinator, marker: Marker) -> frozenset[str]:
-        return right(self, attrs.evolve(marker, committed=True))
+        return right(self, structs.replace(marker, committed=True))
 
     patch.setattr(GroupCoordinator, "mark", mark)
 
@@ -77,7 +77,7 @@ def _(patch: Patch) -> None:
     def init(now: Any, *rest: Any) -> epochs.Outcome:
         outcome = right(now, *rest)
         if now is not None and isinstance(outcome, epochs.Changed) and outcome.value.status is Status.EMPTY:
-            return epochs.Changed(attrs.evolve(outcome.value, producer_epoch=now.producer_epoch))
+            return epochs.Changed(structs.replace(outcome.value, producer_epoch=now.producer_epoch))
         return outcome
 
     patch.setattr(epochs, "init", init)
@@ -115,8 +115,8 @@ def _(patch: Patch) -> None:
 
     def write(self: TransactionCoordinator, *asked: Any) -> Decision:
         decision = right(self, *asked)
-        early = tuple(attrs.evolve(each, groups=frozenset()) for each in decision.replies)
-        return attrs.evolve(decision, replies=early)
+        early = tuple(structs.replace(each, groups=frozenset()) for each in decision.replies)
+        return structs.replace(decision, replies=early)
 
     patch.setattr(TransactionCoordinator, "_write", write)
 
@@ -136,8 +136,8 @@ def _(patch: Patch) -> None:
     right = MarkerQueue.answered
 
     def answered(self: MarkerQueue, event: MarkersAnswered, now: float) -> None:
-        done = tuple(attrs.evolve(each, error=0) for each in event.outcomes)
-        right(self, attrs.evolve(event, outcomes=done), now)
+        done = tuple(structs.replace(each, error=0) for each in event.outcomes)
+        right(self, structs.replace(event, outcomes=done), now)
 
     patch.setattr(MarkerQueue, "answered", answered)
 
@@ -153,6 +153,6 @@ def _(patch: Patch) -> None:
 
     def prepare(now: Any, *rest: Any) -> Any:
         prepared = right(now, *rest)
-        return prepared and attrs.evolve(prepared, producer_epoch=now.producer_epoch)
+        return prepared and structs.replace(prepared, producer_epoch=now.producer_epoch)
 
     patch.setattr(epochs, "prepare", prepare)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from insync.replication.core.broker.fetching import following
 from insync.replication.core.broker.membership import proposing
@@ -18,7 +18,7 @@ from .catalogue import Patch, mutant
 
 def _as_known(seen: Mapping[str, Seen]) -> dict[str, Seen]:
     """What is compared has the fields that this version knows, and no others."""
-    return {key: attrs.evolve(each, value=each.record) for key, each in seen.items()}
+    return {key: structs.replace(each, value=each.record) for key, each in seen.items()}
 
 
 @mutant("K226", "compare only the fields that this version knows of a stored record when the ISR changes")

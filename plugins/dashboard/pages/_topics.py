@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-import attrs
 from markupsafe import Markup
+from msgspec import structs
 
 from ....replication.cli.watching.measures import amount
 from ....replication.core.control.records import TopicConfig
@@ -205,7 +205,7 @@ def _lags(watcher: Watcher, name: str, shown: list[int]) -> Markup:
     return _draw.charts(drawn) if drawn else note("No follower has been behind while the dashboard looked.")
 
 
-_DEFAULTS = attrs.asdict(TopicConfig())
+_DEFAULTS = structs.asdict(TopicConfig())
 
 
 def _settings(config: Mapping[str, object]) -> Markup:

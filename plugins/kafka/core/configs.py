@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 import attrs
+from msgspec import structs
 
 from insync.replication.core.control.records import TopicConfig
 from insync.replication.core.types import Value
@@ -85,7 +86,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
 _NUMBER = re.compile(r"[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,3})?")
 _FIELDS = {
     _OWN.get(field.name, field.name.replace("_", ".")): field.name
-    for field in attrs.fields(TopicConfig)
+    for field in structs.fields(TopicConfig)
     if field.name not in ("unclean_leader_election", "durability")
 }
 _KAFKAS_NAMES = {

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
+from msgspec import structs
 
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.making import maker
 from insync.replication.node.requests.authorisation import Operation
 from insync.replication.node.service import Answer, ServiceError
 from insync.transport import Part
@@ -31,13 +31,13 @@ LEAST, MOST = 4, 18
 BY_ID = 13
 """The first version that names topics by their ids."""
 _Response = message("FetchResponse")
-_part, _question = _Response.PartitionData.of, maker(m.FetchPartition)
 
 Key = tuple[str, int]
 Done = Callable[[Struct, Sequence[Part], int], None]
 """Called with the answer, the ranges for its records, and an error that the answer tells, 0 if it tells none."""
 PutOff = Callable[[Callable[[], None]], None]
 """Has something done in the loop's next turn."""
+_part = _Response.PartitionData.of
 
 
 @attrs.define(eq=False)
@@ -327,7 +327,7 @@ def _questions(
     for key, question in session.asked.items():
         # One that was unknown may be there by now.
         if not question.topic and (name := client.directory.name_of(client.view, key[0])):
-            session.asked[key] = attrs.evolve(question, topic=name)
+            session.asked[key] = structs.replace(question, topic=name)
     return session, session.asked, False
 
 
@@ -340,7 +340,7 @@ def _named(client: Client, request: Struct, version: int) -> dict[Any, m.FetchPa
             called = topic.topic_id
             name, topic_id = client.directory.name_of(client.view, called) or "", called.hex()
         for part in topic.partitions:
-            found[called, part.partition] = _question(
+            found[called, part.partition] = m.FetchPartition(
                 topic=name,
                 partition=part.partition,
                 fetch_offset=part.fetch_offset,

@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.making import maker
 from insync.replication.node.requests.authorisation import Operation
 from insync.replication.node.service import Answer, ServiceError
 from insync.transport import Payload
@@ -24,7 +23,6 @@ _ZSTD, _ZSTD_SINCE = 4, 7
 _TRANSACTIONAL = 1 << 4
 _Response = message("ProduceResponse")
 _topic_of, _part_of = _Response.TopicProduceResponse.of, _Response.PartitionProduceResponse.of
-_produce, _append = maker(m.ProduceRequest), maker(m.ProducePartition)
 
 Done = Callable[[Struct | None, int], None]
 """Called with the answer, or None if the connection is to be closed, and the first error in it, 0 without one."""
@@ -111,7 +109,7 @@ def start(
         release()
         done(*_answer(client, request, wanted, results, version, 0))
         return
-    asked = _produce(
+    asked = m.ProduceRequest(
         acks=request.acks,
         timeout_ms=max(0, request.timeout_ms),
         client_id=client.client_id,
@@ -121,7 +119,7 @@ def start(
             transactional_id=request.transactional_id, version=version_of(Api.PRODUCE, version)
         ),
         partitions=[
-            _append(topic=each.topic, partition=each.partition, size=each.place[1])
+            m.ProducePartition(topic=each.topic, partition=each.partition, size=each.place[1])
             for each in sent
             if each.place is not None
         ],

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import IO
 
 import attrs
-import msgspec
+from msgspec import structs
 
 from ....transport import URL, join_host_port, split_host_port
 from ._messages import Config, Down, Report, Started, Stop, Told, Up, decode, encode
@@ -82,7 +82,7 @@ class Keeper:
             if self._closed or self._process.poll() is None:
                 return
             _log.warning("the keeper of executor logs has died and is started again")
-            self._config = msgspec.structs.replace(
+            self._config = structs.replace(
                 self._config,
                 directory=self._address.listening(_port(self.directory)),
                 store=self._address.listening(_port(self.store.partition("+")[2])),

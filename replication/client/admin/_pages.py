@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from ...core import messages as m
 
@@ -24,14 +24,14 @@ async def whole_metadata(ask: Ask, request: m.MetadataRequest) -> m.MetadataResp
 
     Raises what `ask` raises.
     """
-    request = attrs.evolve(request, partition_limit=PAGE)
+    request = structs.replace(request, partition_limit=PAGE)
     for left in reversed(range(_RESTARTS)):
         first: m.MetadataResponse = await ask(request)
         topics = {topic.name: topic for topic in first.topics}
         cursor, behind, pages = first.next_cursor, 0, 1
         while cursor is not None and pages < _MOST_PAGES:
             pages += 1
-            page: m.MetadataResponse = await ask(attrs.evolve(request, cursor=cursor))
+            page: m.MetadataResponse = await ask(structs.replace(request, cursor=cursor))
             if page.revision < first.revision:
                 # Another node has answered, which has not read as far.
                 behind += 1
@@ -43,10 +43,10 @@ async def whole_metadata(ask: Ask, request: m.MetadataRequest) -> m.MetadataResp
             for topic in page.topics:
                 known = topics.get(topic.name)
                 parts = [*(known.partitions if known is not None else ()), *topic.partitions]
-                topics[topic.name] = attrs.evolve(topic, partitions=parts)
+                topics[topic.name] = structs.replace(topic, partitions=parts)
             cursor = page.next_cursor
         if cursor is None or not left:
-            return attrs.evolve(first, topics=list(topics.values()), next_cursor=None)
+            return structs.replace(first, topics=list(topics.values()), next_cursor=None)
     raise AssertionError("the last round returns")
 
 
@@ -60,11 +60,11 @@ async def whole_description(ask: Ask, request: m.DescribePartitionsRequest) -> m
 
     Raises what `ask` raises.
     """
-    request = attrs.evolve(request, partition_limit=PAGE)
+    request = structs.replace(request, partition_limit=PAGE)
     answer: m.DescribePartitionsResponse = await ask(request)
     partitions, pages = list(answer.partitions), 1
     while answer.next_cursor is not None and pages < _MOST_PAGES:
         pages += 1
-        answer = await ask(attrs.evolve(request, cursor=answer.next_cursor))
+        answer = await ask(structs.replace(request, cursor=answer.next_cursor))
         partitions += answer.partitions
-    return attrs.evolve(answer, partitions=partitions)
+    return structs.replace(answer, partitions=partitions)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
 import trio
+from msgspec import structs
 
 from ....transport import TransportError
 from ...core import messages as m
@@ -90,7 +90,7 @@ class Coordinators:
           ClientError: The node refuses the request as such.
         """
         tells = hasattr(message, "coordinator_epoch")
-        asked = attrs.evolve(message, coordinator_epoch=coordinator_epoch) if tells else message
+        asked = structs.replace(message, coordinator_epoch=coordinator_epoch) if tells else message
         return await self._cluster.ask(KINDS[type(message)], asked, timeout=timeout, node_id=node_id)
 
     async def ask(self, group: str, message: Any, *, timeout: float, thing: str = "") -> Any:

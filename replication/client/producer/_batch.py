@@ -21,7 +21,7 @@ from ....storage.batch import (
     build_record,
     restamp_producer,
 )
-from ...core.making import named
+from ...core.types import named
 from ...core.wording import counted
 from ...errors import again
 from ..errors import ClientError, OutcomePendingError

@@ -16,7 +16,6 @@ from ....transport import Connection, DeadlineExceeded, NotAuthorisedError, Resp
 from ... import wire
 from ...core import messages as m
 from ...core.errors import ErrorCode
-from ...core.making import maker
 from ...core.types import SEQUENCE_MODULUS
 from ...core.wording import counted
 from .._settings import ProducerSettings
@@ -39,7 +38,6 @@ from ._identities import Identities
 from ._partitioning import PartitionQueue
 
 _log = logging.getLogger("insync.client")
-_produce, _partition = maker(m.ProduceRequest), maker(m.ProducePartition)
 _NEVER = float("inf")
 _PATIENCE = 5.0
 """Seconds after which the log warns of records that are sent repeatedly, and before it warns of others."""
@@ -337,8 +335,10 @@ class Sender:
             # A view of its own: the batch lets go of its when it is settled, though this is still on its way.
             part = memoryview(batch.data or b"")
             parts.append(part)
-            partitions.append(_partition(topic=batch.topic, partition=batch.partition, size=len(part)))
-        message = _produce(
+            partitions.append(
+                m.ProducePartition(topic=batch.topic, partition=batch.partition, size=len(part))
+            )
+        message = m.ProduceRequest(
             acks=self._acks,
             client_id=self._settings.client_id,
             transaction=self._tag,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import attrs
+import msgspec
 
 from ..control.view import ClusterView
 from ..errors import ErrorCode
@@ -22,13 +22,12 @@ from .ports import BatchPort, LogPort, NoBatches
 from .timers import Timers
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class BrokerSettings:
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings in seconds and bytes; the names are those of the node's settings without `_ms`."""
 
-    replica: ReplicaSettings = attrs.Factory(ReplicaSettings)
-    groups: GroupSettings = attrs.Factory(GroupSettings)
-    transactions: TransactionSettings = attrs.Factory(TransactionSettings)
+    replica: ReplicaSettings = msgspec.field(default_factory=ReplicaSettings)
+    groups: GroupSettings = msgspec.field(default_factory=GroupSettings)
+    transactions: TransactionSettings = msgspec.field(default_factory=TransactionSettings)
     offsets_commit_timeout: float = 5.0
     """Maximum time for which a coordinator's reply waits for its write."""
     ticks_per_lag_time: int = 20

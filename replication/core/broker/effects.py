@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
-import attrs
+import msgspec
 
 from ..control.elections import LogInfo
 from ..control.records import NodeRecord, TopicConfig
@@ -57,8 +57,7 @@ class ConfigureLog(NamedTuple):
 # Connections to other nodes
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Dial:
+class Dial(msgspec.Struct, frozen=True, kw_only=True):
     """Connect to a node, at the nearest of its endpoints. Answered by `Connected` or `DialFailed`, or never."""
 
     dial: int
@@ -68,8 +67,7 @@ class Dial:
     timeout: float
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """Send a request. Answered by `Answered` or `AskFailed` within `timeout` seconds.
 
     raw: `Answered.message` is to be the body as it came, for somebody else to read.
@@ -83,23 +81,20 @@ class Ask:
     raw: bool = False
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class GiveUp:
+class GiveUp(msgspec.Struct, frozen=True, kw_only=True):
     """Nobody waits for this question any more."""
 
     question: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class HangUp:
+class HangUp(msgspec.Struct, frozen=True, kw_only=True):
     """End a connection that was dialled."""
 
     connection: Hashable
     reason: str
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Suspect:
+class Suspect(msgspec.Struct, frozen=True, kw_only=True):
     """A node is gone, for this reason: have it elected away now.
 
     Its session would end by itself, later. If it lives after all, it registers again; failover is fenced, so the
@@ -112,15 +107,13 @@ class Suspect:
     """The nodes that agree, if it is gone because it is silent."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class SuspicionWrong:
+class SuspicionWrong(msgspec.Struct, frozen=True, kw_only=True):
     """A node that was taken for silent has registered again at once: say so, and count it."""
 
     node: NodeRecord
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class PeerFailing:
+class PeerFailing(msgspec.Struct, frozen=True, kw_only=True):
     """For the operator: a leader cannot be fetched from. Told once until a fetch succeeds again.
 
     malformed: it answers, and what it answers is not a fetch response; the connection is closed.
@@ -131,8 +124,7 @@ class PeerFailing:
     malformed: bool
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class PartitionDamaged:
+class PartitionDamaged(msgspec.Struct, frozen=True, kw_only=True):
     """For the operator: what `peer` sends of this partition is damaged. Told once for each reason."""
 
     partition: PartitionId

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import NamedTuple, Protocol
 
-import attrs
+import msgspec
 
 from ..control.admin_requests import Request as AdminRequest
 from ..control.controller import AskReplicas
@@ -77,8 +77,7 @@ class IsrsWritten(NamedTuple):
 # Connections to other nodes
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Connected:
+class Connected(msgspec.Struct, frozen=True, kw_only=True):
     """A `Dial` has succeeded. hands_over_files: payloads arrive as files, which no wire carries."""
 
     dial: int
@@ -86,8 +85,7 @@ class Connected:
     hands_over_files: bool = False
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class DialFailed:
+class DialFailed(msgspec.Struct, frozen=True, kw_only=True):
     """refused: the peer's machine answers that no process listens at the address."""
 
     dial: int
@@ -95,16 +93,14 @@ class DialFailed:
     refused: bool = False
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class PeerDisconnected:
+class PeerDisconnected(msgspec.Struct, frozen=True, kw_only=True):
     """A dialled connection has ended, by either side."""
 
     connection: Hashable
     reason: str
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Answered:
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to an `Ask`, decoded; an answer to a question that was given up changes nothing."""
 
     question: int
@@ -112,8 +108,7 @@ class Answered:
     payload: Payload
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class AskFailed:
+class AskFailed(msgspec.Struct, frozen=True, kw_only=True):
     """An `Ask` gets no answer. malformed: what came cannot be decoded."""
 
     question: int

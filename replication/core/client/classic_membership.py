@@ -11,8 +11,6 @@ import enum
 import math
 from collections.abc import Mapping, Sequence
 
-import attrs
-
 from ..errors import ErrorCode, code_of
 from ..groups.assignors.assignment import NO_GENERATION, Assignor, Partition, Subscription
 from ..groups.classic_state import CONSUMER_PROTOCOL
@@ -35,8 +33,7 @@ from .membership import BACKOFF, LATER, LEASE_SHARE, LOOK_AGAIN, Membership, Mem
 _COOPERATIVE = "cooperative-sticky"
 
 
-@attrs.frozen(kw_only=True)
-class ClassicSettings(MembershipSettings):
+class ClassicSettings(MembershipSettings, frozen=True, kw_only=True):
     """`assignors`: in order of preference. Seconds, as in `MembershipSettings`."""
 
     assignors: Sequence[Assignor]

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping
 
 import attrs
+import msgspec
 
 from ..errors import ErrorCode, code_of
 from ..groups.records import TopicPartition
@@ -35,8 +36,7 @@ class Commit:
     """The member epoch with which it was sent last."""
 
 
-@attrs.frozen
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """`error` None: the commit must be sent again."""
 
     error: ErrorCode | None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import attrs
+import msgspec
 
 from ..errors import ErrorCode, code_of
 from ..groups.records import TopicPartition, target_topics
@@ -32,8 +32,7 @@ LATER = frozenset(
 _OUT = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 
 
-@attrs.frozen(kw_only=True)
-class MembershipSettings:
+class MembershipSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds, but for the names of Kafka's settings. `request_timeout` comes on top of what a request may park."""
 
     group: str

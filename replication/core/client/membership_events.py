@@ -6,80 +6,71 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
-import attrs
+import msgspec
 
 from ..groups.records import TopicPartition
 
 # Events
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Subscribed:
+class Subscribed(msgspec.Struct, frozen=True, kw_only=True):
     """The topics to read, by name; a client resolves its pattern itself and says so again when topics change."""
 
     topics: tuple[str, ...]
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class TopicsKnown:
+class TopicsKnown(msgspec.Struct, frozen=True, kw_only=True):
     """The names of topics by their ids, as far as the client knows them.
 
     `counts`: their partitions, by name. `looked`: names that were looked for, whether there is such a topic or not.
     """
 
     names: Mapping[str, str]
-    counts: Mapping[str, int] = attrs.Factory(dict)
+    counts: Mapping[str, int] = msgspec.field(default_factory=dict)
     looked: frozenset[str] = frozenset()
 
 
-@attrs.frozen(slots=True)
-class PollBegan:
+class PollBegan(msgspec.Struct, frozen=True):
     """The caller asks for records, so it is done with what earlier polls returned.
 
     In an iteration each record is a poll: it counts when the next one is asked for.
     """
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class PollEnded:
+class PollEnded(msgspec.Struct, frozen=True, kw_only=True):
     """The caller has its records: no callback runs until it polls again.
 
     `handed`: of each partition that it was given records of, the offset after the last one.
     """
 
-    handed: Mapping[TopicPartition, int] = attrs.Factory(dict)
+    handed: Mapping[TopicPartition, int] = msgspec.field(default_factory=dict)
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class CoordinatorFound:
+class CoordinatorFound(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to `FindCoordinator`; `leader_epoch` of its partition."""
 
     token: int
     leader_epoch: int = -1
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Answered:
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a `Send`."""
 
     token: int
     reply: Any
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True, kw_only=True):
     """A `Send` or `FindCoordinator` has no answer: refused, timed out, or its connection is gone."""
 
     token: int
 
 
-@attrs.frozen(slots=True)
-class CallbackDone:
+class CallbackDone(msgspec.Struct, frozen=True):
     """The callback that was asked for last has returned."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class CommitAsked:
+class CommitAsked(msgspec.Struct, frozen=True, kw_only=True):
     """Commit these offsets; answered by one `CommitDone`."""
 
     commit_id: int
@@ -87,8 +78,7 @@ class CommitAsked:
     deadline: float
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Closed:
+class Closed(msgspec.Struct, frozen=True, kw_only=True):
     """End the membership in good order: commit, call back, leave; by `deadline` in any case.
 
     `leave_group` None: a static member only says that it is away; True: it leaves as others do; False: nobody says
@@ -99,8 +89,7 @@ class Closed:
     leave_group: bool | None = None
 
 
-@attrs.frozen(slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True):
     """The time of `deadline` has come."""
 
 
@@ -113,15 +102,13 @@ class CallbackKind(enum.Enum):
     LOST = "lost"
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class FindCoordinator:
+class FindCoordinator(msgspec.Struct, frozen=True, kw_only=True):
     """Ask any node who coordinates the group; answered by `CoordinatorFound` or `Lost`."""
 
     token: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True, kw_only=True):
     """Send a request to the coordinator that was found last; `timeout` in seconds.
 
     `leader_epoch`: of that coordinator, -1 if it is not known.
@@ -133,38 +120,33 @@ class Send:
     leader_epoch: int = -1
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class LearnTopics:
+class LearnTopics(msgspec.Struct, frozen=True, kw_only=True):
     """Look these topics up, by name, and tell what came of it by `TopicsKnown`."""
 
     topics: frozenset[str]
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Withhold:
+class Withhold(msgspec.Struct, frozen=True, kw_only=True):
     """From now on hand out nothing of these, and drop what was fetched of them."""
 
     partitions: frozenset[TopicPartition]
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class CallBack:
+class CallBack(msgspec.Struct, frozen=True, kw_only=True):
     """Run the caller's listener, in the poll that is under way; answered by `CallbackDone`."""
 
     kind: CallbackKind
     partitions: frozenset[TopicPartition]
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Serve:
+class Serve(msgspec.Struct, frozen=True, kw_only=True):
     """Fetch and hand out this partition from `offset`; None: nothing is committed, by `auto_offset_reset`."""
 
     partition: TopicPartition
     offset: int | None
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class CommitDone:
+class CommitDone(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a commit; `error` 0: it is through. `unknown`: it may have been carried out."""
 
     commit_id: int
@@ -173,16 +155,14 @@ class CommitDone:
     unknown: bool = False
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True, kw_only=True):
     """The membership cannot go on: the caller's poll raises this."""
 
     error: int
     message: str
 
 
-@attrs.frozen(slots=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True):
     """The membership that was to be closed is over."""
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-import attrs
+import msgspec
+from msgspec import structs
 
 from .. import messages as m
 from ..errors import ErrorCode
@@ -50,8 +51,7 @@ Response = (
 )
 
 
-@attrs.frozen(kw_only=True)
-class AdminRequest:
+class AdminRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A client's request, forwarded by any node. `fresh_id` is a unique id from the host."""
 
     request_id: int
@@ -59,8 +59,7 @@ class AdminRequest:
     fresh_id: str = ""
 
 
-@attrs.frozen(kw_only=True)
-class Put:
+class Put(msgspec.Struct, frozen=True, kw_only=True):
     """One key to write, or to delete if `record` is None; `version` is the one it must have now (0: none)."""
 
     key: str
@@ -69,8 +68,7 @@ class Put:
     ephemeral: bool = False
 
 
-@attrs.frozen(kw_only=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Write `puts` in one transaction; once they are stored the answer is `response`."""
 
     puts: tuple[Put, ...]
@@ -78,15 +76,13 @@ class Plan:
     reason: str
 
 
-@attrs.frozen(kw_only=True)
-class LogsNeeded:
+class LogsNeeded(msgspec.Struct, frozen=True, kw_only=True):
     """The request can be planned only when these replicas have told of their logs."""
 
     partitions: Mapping[PartitionId, AskLogs]
 
 
-@attrs.frozen(kw_only=True)
-class Knowledge:
+class Knowledge(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of a plan. `situation`: a partition that has no leader, with what is known of its logs.
 
     `may_ask`: replicas have not been asked for this request yet. `process`: see `transitions.above`.
@@ -185,7 +181,7 @@ def within(
     while too_many - fits > 1:
         half = (fits + too_many) // 2
         fewer = _with_partitions(request, half, known.view)
-        smaller = _plan(attrs.evolve(admin_request, request=fewer), known)
+        smaller = _plan(structs.replace(admin_request, request=fewer), known)
         if isinstance(smaller, Plan) and not takes(_all_of_topic(smaller, fewer, known.view)):
             too_many = half
         else:
@@ -201,7 +197,9 @@ def _with_partitions(
     request: m.CreateTopicRequest | m.CreatePartitionsRequest, count: int, view: ClusterView
 ) -> m.CreateTopicRequest | m.CreatePartitionsRequest:
     there = view.topics[request.name].partitions if isinstance(request, m.CreatePartitionsRequest) else 0
-    return attrs.evolve(request, partitions=count, assignments=request.assignments[: max(0, count - there)])
+    return structs.replace(
+        request, partitions=count, assignments=request.assignments[: max(0, count - there)]
+    )
 
 
 def _all_of_topic(planned: Plan, request: Request, view: ClusterView) -> Sequence[Put]:
@@ -228,7 +226,7 @@ def _create_topic(request: m.CreateTopicRequest, topic_id: str, known: Knowledge
         internal = known.internal.get(request.name)
         if internal is not None:
             view = internal_topics.able(request.name, view)
-            request = attrs.evolve(internal.request(request, view), assignments=[])
+            request = structs.replace(internal.request(request, view), assignments=[])
         live = sorted(view.staying)
         config = check_request(request, live, known.policies)
         if request.assignments:
@@ -284,7 +282,7 @@ def _change_topic(request: ChangeTopicRequest, known: Knowledge) -> Planned:
     except TopicError as error:
         return m.TopicChanged(error=error.code, message=error.message)
     changed = next((record for _, record, _ in changes if isinstance(record, TopicRecord)), topic)
-    config = attrs.asdict(changed.config) if changed is not None else {}
+    config = structs.asdict(changed.config) if changed is not None else {}
     done = m.TopicChanged(error=ErrorCode.NONE, config=config)
     if not changes:
         return done
@@ -352,7 +350,7 @@ def _elect_unclean(request: m.ElectLeadersRequest, known: Knowledge) -> Planned:
         else:
             situation = known.situation(versioned.record)
             is_over = situation.asked and not known.may_ask
-            verdict = most_complete(attrs.evolve(situation, asked=is_over))
+            verdict = most_complete(structs.replace(situation, asked=is_over))
             if isinstance(verdict, AskLogs) and not is_over:
                 needed[named] = verdict
                 continue

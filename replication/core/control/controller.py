@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
+import msgspec
+from msgspec import structs
 
 from .. import store_transaction as tx
 from ..errors import ErrorCode
@@ -57,15 +59,13 @@ UNKNOWN = "unknown"
 """The unknown outcome of a commit that may have been, or may still be, carried out."""
 
 
-@attrs.frozen(kw_only=True)
-class ViewChanged:
+class ViewChanged(msgspec.Struct, frozen=True, kw_only=True):
     """The store was read."""
 
     view: ClusterView
 
 
-@attrs.frozen(kw_only=True)
-class CommitDone:
+class CommitDone(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of the outstanding `Commit`: `committed` at `revision`, or not (`key` conflicted), or unknown."""
 
     outcome: str
@@ -73,25 +73,21 @@ class CommitDone:
     key: str = ""
 
 
-@attrs.frozen(kw_only=True)
-class LogsTold:
+class LogsTold(msgspec.Struct, frozen=True, kw_only=True):
     """The answers to the outstanding `AskReplicas`, as far as there are any."""
 
     logs: Mapping[PartitionId, Mapping[int, LogInfo]]
 
 
-@attrs.frozen(kw_only=True)
-class RebalanceDue:
+class RebalanceDue(msgspec.Struct, frozen=True, kw_only=True):
     """Time to look whether leaders are where they should be (`leader_imbalance_check_interval_ms`)."""
 
 
-@attrs.frozen(kw_only=True)
-class SessionLost:
+class SessionLost(msgspec.Struct, frozen=True, kw_only=True):
     """Our session in the store has ended, so this node is not the controller."""
 
 
-@attrs.frozen(kw_only=True)
-class AdminRequestExpired:
+class AdminRequestExpired(msgspec.Struct, frozen=True, kw_only=True):
     """The time of this request is over: unless it has been answered, it is refused now and never begun."""
 
     request_id: int
@@ -102,8 +98,7 @@ ControllerEvent = (
 )
 
 
-@attrs.frozen(kw_only=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """Write `puts` in one transaction, if every version (and those of `checks`) is as it says.
 
     Answered by `CommitDone`.
@@ -128,8 +123,7 @@ def _transaction(puts: Sequence[Put], checks: Mapping[str, int]) -> tx.Transacti
     )
 
 
-@attrs.frozen(kw_only=True)
-class AskReplicas:
+class AskReplicas(msgspec.Struct, frozen=True, kw_only=True):
     """Ask nodes what these partitions' logs hold, each in the leader epoch that it is asked for. A node that does
     not live answers if it comes back in time.
 
@@ -147,16 +141,14 @@ class AskReplicas:
         return of_this_topic and info.leader_epoch >= self.leader_epochs[partition]
 
 
-@attrs.frozen(kw_only=True)
-class ReadView:
+class ReadView(msgspec.Struct, frozen=True, kw_only=True):
     """Read the store again, as soon as it can be read, and tell it by `ViewChanged`, though no watch fired.
 
     Nothing is written before that.
     """
 
 
-@attrs.frozen(kw_only=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a request; told exactly once for each."""
 
     request_id: int
@@ -504,7 +496,7 @@ class Controller:
 
     def _reply(self, admin_request: AdminRequest, response: Response, revision: int) -> None:
         """`revision` goes along, so that the client believes no node that has not read as far as that."""
-        told = attrs.evolve(response, revision=revision)
+        told = structs.replace(response, revision=revision)
         self._effects.append(Reply(request_id=admin_request.request_id, response=told))
 
     def _commit(self, *puts: Put, reason: str) -> None:

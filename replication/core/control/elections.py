@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
-import attrs
+import msgspec
 
 from ..partition.epochs import EpochCache
 from ..types import NO_EPOCH, EpochEntry
@@ -29,8 +29,7 @@ together come back one after the other, and the last may be the only one whose d
 """
 
 
-@attrs.frozen(kw_only=True)
-class LogInfo:
+class LogInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A replica's report on its log (KIP-966, GetReplicaLogInfo); true as long as its leader epoch lasts.
 
     `leader_epoch` is the one that it has entered: in a leaderless one nothing is appended. `last_epoch` is that
@@ -69,8 +68,7 @@ class LogInfo:
         return end is not None and end.epoch == other.last_epoch and end.end_offset >= other.log_end_offset
 
 
-@attrs.frozen(kw_only=True)
-class Situation:
+class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """A partition without a clean leader.
 
     `live`: incarnation of each living node. `logs`: what replicas told of their logs, each the living process in
@@ -104,20 +102,17 @@ class Situation:
         return max(told, key=lambda node: self.logs[node].completeness)
 
 
-@attrs.frozen
-class Elect:
+class Elect(msgspec.Struct, frozen=True):
     """Let this living replica lead; what it does not have is lost."""
 
     node: int
 
 
-@attrs.frozen
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """Nobody leads for now."""
 
 
-@attrs.frozen
-class AskLogs:
+class AskLogs(msgspec.Struct, frozen=True):
     """Ask these replicas what they have, then look again."""
 
     nodes: tuple[int, ...]

@@ -7,8 +7,11 @@ to it, or deleted it, would rewrite what others were told.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import attrs
+import msgspec
+from msgspec import structs
 
 from .. import messages as m
 from ..coordination.routing import DEFAULT_PARTITIONS, GROUP_TOPIC, TRANSACTION_TOPIC
@@ -28,8 +31,7 @@ _FIXED = ("cleanup_policy", "unclean_leader_election")
 """Settings of an internal topic that stay as they are: any other value would lose state."""
 
 
-@attrs.frozen(kw_only=True)
-class InternalTopic:
+class InternalTopic(msgspec.Struct, frozen=True, kw_only=True):
     """How an internal topic is made, by the settings of the node that is controller then. `segment_bytes` in bytes.
 
     `replication_factor`: as far as there are nodes; the topic is made with fewer, and reports it.
@@ -45,7 +47,7 @@ class InternalTopic:
         factor = min(self.replication_factor, len(view.staying))
         kept = {name: value for name, value in asked.config.items() if name == "durability"}
         config = {**self.config(factor), **kept}
-        return attrs.evolve(asked, partitions=self.partitions, replication_factor=factor, config=config)
+        return structs.replace(asked, partitions=self.partitions, replication_factor=factor, config=config)
 
     def config(self, factor: int) -> dict[str, Value]:
         """Its settings with `factor` replicas of each partition."""
@@ -58,7 +60,7 @@ class InternalTopic:
 
 GROUPS = InternalTopic(name=GROUP_TOPIC)
 TRANSACTIONS = InternalTopic(name=TRANSACTION_TOPIC)
-STANDARD: Mapping[str, InternalTopic] = {each.name: each for each in (GROUPS, TRANSACTIONS)}
+STANDARD: Mapping[str, InternalTopic] = MappingProxyType({each.name: each for each in (GROUPS, TRANSACTIONS)})
 """Those that this release knows, with Kafka's defaults, by name. A node's registration says which of them it can
 coordinate; a release that knows another topic adds it here.
 """

@@ -6,6 +6,7 @@ A fact has one home: who leads a partition, at which epoch and with which ISR is
 from __future__ import annotations
 
 import attrs
+import msgspec
 
 from ..scram import ScramCredential
 from ..types import NO_LEADER, PartitionId
@@ -80,16 +81,14 @@ class ClusterRecord:
     secret: str = attrs.field(default="", repr=False)
 
 
-@attrs.frozen(kw_only=True)
-class HolderRecord:
+class HolderRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The content of every ephemeral record: the process that it stands for."""
 
     node_id: int
     incarnation: int
 
 
-@attrs.frozen(kw_only=True)
-class NodeRecord(HolderRecord):
+class NodeRecord(HolderRecord, frozen=True, kw_only=True):
     """A living node (ephemeral): where it listens, in order of preference."""
 
     endpoints: tuple[str, ...]
@@ -108,8 +107,7 @@ class NodeRecord(HolderRecord):
     when a node was taken out. A comparison by value is never misled by an earlier registration."""
 
 
-@attrs.frozen(kw_only=True)
-class DirectoryProof:
+class DirectoryProof(msgspec.Struct, frozen=True, kw_only=True):
     """The last process that wrote to a log directory without a failure, and the boot of the machine it ran in."""
 
     directory_id: str
@@ -117,8 +115,7 @@ class DirectoryProof:
     boot_id: str
 
 
-@attrs.frozen(kw_only=True)
-class IncarnationRecord:
+class IncarnationRecord(msgspec.Struct, frozen=True, kw_only=True):
     """How often a node's process has started, and in which log directories its data is whole.
 
     The next process proves with `directories` that a kill lost no written page. One whose device failed is taken
@@ -132,8 +129,7 @@ class IncarnationRecord:
     process: str = ""
 
 
-@attrs.frozen(kw_only=True)
-class PulseRecord:
+class PulseRecord(msgspec.Struct, frozen=True, kw_only=True):
     """How far the log directories of a node have come: a number for each, which rises every few seconds.
 
     Each directory holds the same number. One that is behind was put back to an older state.
@@ -144,29 +140,25 @@ class PulseRecord:
     """By directory id."""
 
 
-@attrs.frozen(kw_only=True)
-class ControllerRecord(HolderRecord):
+class ControllerRecord(HolderRecord, frozen=True, kw_only=True):
     """The acting controller (ephemeral)."""
 
     controller_epoch: int
 
 
-@attrs.frozen(kw_only=True)
-class EpochRecord:
+class EpochRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The greatest controller epoch given out so far; every controller write checks its version."""
 
     controller_epoch: int
 
 
-@attrs.frozen(kw_only=True)
-class ProducerIdsRecord:
+class ProducerIdsRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The first unused producer id."""
 
     next_producer_id: int
 
 
-@attrs.frozen(kw_only=True)
-class QuotaRecord:
+class QuotaRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of one entity, bytes a second by their names; see `insync.replication.core.control.quotas`."""
 
     entity_type: str
@@ -174,8 +166,7 @@ class QuotaRecord:
     limits: dict[str, int]
 
 
-@attrs.frozen(kw_only=True)
-class UserRecord:
+class UserRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A user, by whom clients log in; see `insync.replication.core.control.users`."""
 
     name: str
@@ -184,23 +175,20 @@ class UserRecord:
     allow: tuple[str, ...] | None = None
 
 
-@attrs.frozen(kw_only=True)
-class ProducerRecord:
+class ProducerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A producer that outlives its processes: its id, and the epoch of the latest process."""
 
     producer_id: int
     producer_epoch: int
 
 
-@attrs.frozen(kw_only=True)
-class OffsetsRecord:
+class OffsetsRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Offsets that a group of readers keeps: by topic, by partition."""
 
     offsets: dict[str, dict[str, int]]
 
 
-@attrs.frozen(kw_only=True)
-class TopicConfig:
+class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Topic settings, Kafka's names in snake_case; sizes in bytes."""
 
     min_insync_replicas: int = 2
@@ -250,8 +238,7 @@ class TopicConfig:
         return "compact" in self.cleanup_policy.split(",")
 
 
-@attrs.frozen(kw_only=True)
-class TopicRecord:
+class TopicRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A topic: its identity and what its partitions have in common."""
 
     name: str
@@ -267,8 +254,7 @@ class TopicRecord:
     """
 
 
-@attrs.frozen(kw_only=True)
-class DeletedTopicRecord:
+class DeletedTopicRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A topic that was deleted, by its id. A node deletes the topic's logs by this record alone, because a topic
     that is missing from the store may have been forgotten by it.
 
@@ -280,8 +266,7 @@ class DeletedTopicRecord:
     number: int
 
 
-@attrs.frozen(kw_only=True)
-class PartitionRecord:
+class PartitionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one partition; every change is one compare-and-set that raises `partition_epoch` by one.
 
     Invariant: leader in isr or NO_LEADER; isr, elr and last_known_elr are disjoint subsets of replicas;
@@ -339,8 +324,7 @@ class PartitionRecord:
         return tuple([node for node in self.replicas if node not in self.removing])
 
 
-@attrs.frozen(slots=True)
-class Versioned:
+class Versioned(msgspec.Struct, frozen=True):
     """A partition record and the store's version of its key (the compare-and-set token)."""
 
     record: PartitionRecord

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-import attrs
+from msgspec import structs
 
 from .. import messages as m
 from ..errors import ErrorCode
@@ -85,7 +85,7 @@ def new_partitions(
             live=view.staying.keys(),
             min_insync=topic.config.min_insync_replicas,
         )
-        yield attrs.evolve(record, controller_epoch=view.controller_epoch)
+        yield structs.replace(record, controller_epoch=view.controller_epoch)
 
 
 def _delete(topic: TopicRecord, view: ClusterView) -> list[Change]:
@@ -130,7 +130,7 @@ def _grow(topic: TopicRecord, request: m.CreatePartitionsRequest, view: ClusterV
     else:
         check_count(topic.name, topic.replication_factor, view.staying)
         check_room(topic.name, topic.replication_factor, added, view)
-    grown = attrs.evolve(topic, partitions=count)
+    grown = structs.replace(topic, partitions=count)
     changes: list[Change] = [(topic_key(topic.name), grown, view.topic_versions[topic.name])]
     for record in new_partitions(topic, range(topic.partitions, count), view, request.assignments):
         changes.append((partition_key(record.id), record, 0))
@@ -141,8 +141,8 @@ def _configure(
     topic: TopicRecord, request: m.AlterConfigRequest, view: ClusterView, policies: Collection[str]
 ) -> list[Change]:
     """`min_insync_replicas` goes into every partition record in the same transaction."""
-    settings = attrs.asdict(topic.config)
-    standard = attrs.asdict(TopicConfig())
+    settings = structs.asdict(topic.config)
+    standard = structs.asdict(TopicConfig())
     unknown = [name for name in request.reset if name not in standard]
     if unknown:
         raise unknown_setting(unknown[0])
@@ -158,11 +158,11 @@ def _configure(
             f"replicas of topic {topic.name!r}: no acks=all write could ever succeed; use "
             f"1 to {topic.replication_factor}",
         )
-    changed = attrs.evolve(topic, config=config, was_compacted=topic.was_compacted or config.compacts)
+    changed = structs.replace(topic, config=config, was_compacted=topic.was_compacted or config.compacts)
     changes: list[Change] = [(topic_key(topic.name), changed, view.topic_versions[topic.name])]
     for partition, versioned in partitions_of(topic, view):
         record = transitions.set_min_insync(versioned.record, config.min_insync_replicas)
         if record is not None:
-            record = attrs.evolve(record, controller_epoch=view.controller_epoch)
+            record = structs.replace(record, controller_epoch=view.controller_epoch)
             changes.append((partition_key(partition), record, versioned.version))
     return changes

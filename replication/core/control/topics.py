@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 
-import attrs
+from msgspec import structs
 
 from ..errors import ErrorCode
 from ..messages import CreateTopicRequest
@@ -143,7 +143,7 @@ def check_request(
     config = parse_config(request.config, policies)
     if config.min_insync_replicas > request.replication_factor:
         if "min_insync_replicas" not in request.config:
-            return attrs.evolve(config, min_insync_replicas=request.replication_factor)
+            return structs.replace(config, min_insync_replicas=request.replication_factor)
         raise _bad_config(
             f"min_insync_replicas={config.min_insync_replicas} is more than the {request.replication_factor} "
             f"replicas of topic {request.name!r}: no acks=all write could ever succeed; use "

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from ..making import evolver
+from msgspec.structs import replace as evolve
+
 from ..types import NO_EPOCH, NO_LEADER
 from .records import PartitionRecord
 
-evolve = evolver(PartitionRecord)
-"""A controller makes one record of each of thousands when a node is gone."""
 EPOCHS_SKIPPED = 1000
 """At least how far an epoch lies above all that are known where there may have been others: a store that lost power
 may have forgotten elections, and logs that nobody can look at now may have their epochs. One that was used twice

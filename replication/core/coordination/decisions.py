@@ -7,14 +7,13 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import attrs
+import msgspec
 
 from ..errors import ErrorCode
 from .shard_events import Entry, Marker, ProducerId
 
 
-@attrs.frozen(slots=True)
-class Clock:
+class Clock(msgspec.Struct, frozen=True):
     """`now`: monotonic seconds, for durations. `wall_ms`: milliseconds since 1970, for what records say."""
 
     now: float
@@ -32,8 +31,7 @@ class Proof(enum.Enum):
     """All who could lead still followed this leader when the request was here: what it reads is the latest."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """`groups`: those of which it tells; None: of all. It waits for the last write to any of them."""
 
     request_id: int
@@ -42,8 +40,7 @@ class Reply:
     proof: Proof = Proof.LEASE
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Note:
+class Note(msgspec.Struct, frozen=True, kw_only=True):
     """For the operator: what a decision does to a group (`reason`), in numbers and names (`details`).
 
     Of a transaction `group` is its transactional id.
@@ -51,11 +48,10 @@ class Note:
 
     group: str
     reason: str
-    details: Mapping[str, object] = attrs.Factory(dict)
+    details: Mapping[str, object] = msgspec.field(default_factory=dict)
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """One batch and what is said once it is committed; no entries: a read, an error, or nothing to change.
 
     `request_id`: whose request it decides; it fails with the batch. None: of a timer; taken again from the state

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-import attrs
+import msgspec
 
 from ..errors import ErrorCode
 from . import shard_effects as fx
@@ -27,8 +27,7 @@ FAILED_READS = 3
 """In a row; then somebody else may have a log that can be read."""
 
 
-@attrs.frozen(kw_only=True)
-class ShardSettings:
+class ShardSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds. `isolation`: for how long a leader that has lost its followers may still renew leases.
 
     `commit`: for how long a reply waits for its write; `retry`: until a refused timer decision is taken again.

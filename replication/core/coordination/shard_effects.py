@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import attrs
+import msgspec
 
 from .shard_events import ProducerId
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class ReadLog:
+class ReadLog(msgspec.Struct, frozen=True, kw_only=True):
     """Read some of [start, end), off the event loop; answered by `LogRead` or `LogReadFailed` of this epoch."""
 
     leader_epoch: int
@@ -19,8 +18,7 @@ class ReadLog:
     end: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Write:
+class Write(msgspec.Struct, frozen=True, kw_only=True):
     """Offer one batch to the partition's own replica, in this turn: acks all, under the shard's leader epoch.
 
     Answered in the same turn by `Accepted` or `Refused`. `parts`: of each decision in it, whose request it decides
@@ -33,23 +31,20 @@ class Write:
     parts: tuple[tuple[int | None, int], ...] = ()
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The one reply to a request."""
 
     request_id: int
     reply: Any
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class MarkerApplied:
+class MarkerApplied(msgspec.Struct, frozen=True, kw_only=True):
     """The marker at `offset` has taken effect here: its coordinator may be told, once it is committed."""
 
     offset: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Noted:
+class Noted(msgspec.Struct, frozen=True, kw_only=True):
     """For the operator: what has become of a group, and why. It stands in the log, and may be lost with it."""
 
     group: str
@@ -57,15 +52,13 @@ class Noted:
     details: Mapping[str, object]
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Resign:
+class Resign(msgspec.Struct, frozen=True, kw_only=True):
     """The log cannot be read: this node must give up the leadership of that epoch, or nobody is served."""
 
     leader_epoch: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Outward:
+class Outward(msgspec.Struct, frozen=True, kw_only=True):
     """A state machine's request to others than its log. An answer comes by `Heard` of the same leader epoch."""
 
     leader_epoch: int

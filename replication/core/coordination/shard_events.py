@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import attrs
+import msgspec
 
 from ..errors import ErrorCode
 
@@ -16,8 +16,7 @@ class ProducerId(NamedTuple):
     producer_epoch: int
 
 
-@attrs.frozen(slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One record of the log, decoded. `key` is None for one that this software does not understand.
 
     `producer`: set for a record of a transaction; it counts only once its marker says so.
@@ -29,8 +28,7 @@ class Entry:
     producer: ProducerId | None = None
 
 
-@attrs.frozen(slots=True)
-class Marker:
+class Marker(msgspec.Struct, frozen=True):
     """The end of a transaction in this log."""
 
     offset: int
@@ -38,8 +36,7 @@ class Marker:
     committed: bool
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class ShardLed:
+class ShardLed(msgspec.Struct, frozen=True, kw_only=True):
     """This node leads the partition since `leader_epoch`, whose first offset is `epoch_start`."""
 
     leader_epoch: int
@@ -47,8 +44,7 @@ class ShardLed:
     epoch_start: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class LogRead:
+class LogRead(msgspec.Struct, frozen=True, kw_only=True):
     """The entries that a `ReadLog` of that epoch found, in offset order; `next_offset` is where to go on."""
 
     leader_epoch: int
@@ -56,15 +52,13 @@ class LogRead:
     next_offset: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class LogReadFailed:
+class LogReadFailed(msgspec.Struct, frozen=True, kw_only=True):
     """The outstanding `ReadLog` of that epoch found nothing that can be read."""
 
     leader_epoch: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """A request, answered by exactly one `Answer`, at `deadline` (monotonic) at the latest.
 
     `leader_epoch`: of the coordinator that the sender means; -1 if it does not say. A copy that comes so late that
@@ -83,70 +77,60 @@ class Ask:
     since: float = float("-inf")
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Flush:
+class Flush(msgspec.Struct, frozen=True, kw_only=True):
     """The decisions that were gathered from `Ask`s with `more` are to be written now, as one batch."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True, kw_only=True):
     """The log has taken the `Write` at `base_offset`: it is applied, and may yet be lost with the leadership."""
 
     write_id: int
     base_offset: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
     """The log has not taken the `Write`, and never will."""
 
     write_id: int
     error: ErrorCode
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Advanced:
+class Advanced(msgspec.Struct, frozen=True, kw_only=True):
     """All in-sync replicas have what lies below `high_watermark`."""
 
     high_watermark: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Contacted:
+class Contacted(msgspec.Struct, frozen=True, kw_only=True):
     """At `since` (monotonic) every member of the maximal ISR still followed this leader."""
 
     since: float
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class MarkerWritten:
+class MarkerWritten(msgspec.Struct, frozen=True, kw_only=True):
     """A transaction's marker stands in the log; told in offset order with all `Accepted`."""
 
     marker: Marker
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Heard:
+class Heard(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to an `Outward` effect of that leader epoch, in the state machine's own words."""
 
     leader_epoch: int
     message: Any
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class ViewChanged:
+class ViewChanged(msgspec.Struct, frozen=True, kw_only=True):
     """The topics of the cluster, as the state machine reads them."""
 
     view: Any
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True, kw_only=True):
     """The time of `Shard.deadline` has come; what arrived before it has been told before it."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class ShardEnded:
+class ShardEnded(msgspec.Struct, frozen=True, kw_only=True):
     """This node does not lead the partition any more; who does, as far as it knows."""
 
     leader: int = -1

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterator
 
 import attrs
+import msgspec
 
 from .decisions import Clock, Proof, Reply
 
@@ -19,8 +20,7 @@ class Open:
     deadline: float
 
 
-@attrs.frozen
-class _Held:
+class _Held(msgspec.Struct, frozen=True):
     """A reply that waits for its proof; the high watermark has passed its writes."""
 
     reply: Reply

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
 import attrs
+import msgspec
 
 
-@attrs.frozen(slots=True)
-class TopicInfo:
+class TopicInfo(msgspec.Struct, frozen=True):
     """One topic as it is now."""
 
     topic_id: str

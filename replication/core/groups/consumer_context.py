@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import attrs
+import msgspec
 
 from ..coordination.decisions import Clock
 from ..coordination.topics_view import TopicsView
 from .settings import GroupSettings
 
 
-@attrs.frozen(kw_only=True)
-class Context:
+class Context(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster's topics, what an operator has chosen, and the time."""
 
     view: TopicsView

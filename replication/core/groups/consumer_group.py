@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from ..coordination.decisions import Note
 from ..coordination.refusals import GroupRefusal, refuse_if
@@ -131,7 +131,7 @@ def _replace(draft: Draft, holder: str, beat: Beat) -> None:
     draft.put(r.MemberKey(state.group, beat.member_id), value)
     if target is not None:
         draft.put(r.TargetKey(state.group, beat.member_id), target)
-    draft.put(r.CurrentKey(state.group, beat.member_id), attrs.evolve(current, epoch=0, previous_epoch=-1))
+    draft.put(r.CurrentKey(state.group, beat.member_id), structs.replace(current, epoch=0, previous_epoch=-1))
 
 
 def _described(before: r.MemberValue, beat: Beat) -> r.MemberValue:
@@ -147,7 +147,7 @@ def _described(before: r.MemberValue, beat: Beat) -> r.MemberValue:
         said["topics"] = tuple(sorted(set(beat.topics)))
     if beat.assignor is not None:
         said["assignor"] = beat.assignor
-    return attrs.evolve(before, **said)
+    return structs.replace(before, **said)
 
 
 def forget(draft: Draft, member_id: str) -> None:
@@ -182,7 +182,7 @@ def step_out(draft: Draft, member_id: str) -> None:
     if current.epoch != LEAVE_STATIC:
         draft.put(
             r.CurrentKey(draft.state.group, member_id),
-            attrs.evolve(current, epoch=LEAVE_STATIC, previous_epoch=-1, pending=()),
+            structs.replace(current, epoch=LEAVE_STATIC, previous_epoch=-1, pending=()),
         )
 
 

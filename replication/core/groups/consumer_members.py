@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import attrs
+import msgspec
+from msgspec import structs
 
 from ..coordination.decisions import Clock, Decision, Reply
 from ..coordination.refusals import GroupRefusal, refuse_if
@@ -39,8 +40,7 @@ JOIN_DUE, SYNC_DUE = "mixed-join", "mixed-sync"
 """When a member of the classic protocol must have joined again, or synced."""
 
 
-@attrs.frozen
-class _Parked:
+class _Parked(msgspec.Struct, frozen=True):
     """A heartbeat that is answered as soon as there is news."""
 
     request_id: int
@@ -339,7 +339,7 @@ class ConsumerMembers:
             self.withdrawn(parked.request_id)
             self.limit_revocation(draft, beat.member_id, context)
 
-        return attrs.evolve(decision, then=then)
+        return structs.replace(decision, then=then)
 
     # Timers
 

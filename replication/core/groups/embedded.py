@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import attrs
+import msgspec
 
 from ..kafka.schema import Array, Field, RecordFormatError, Schema, decode, encode
 from .assignors.assignment import NO_GENERATION, Partition
@@ -11,14 +11,12 @@ _HIGHEST = 3
 _VERSION_BYTES = 2
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class TopicPartitionNumbers:
+class TopicPartitionNumbers(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     partitions: tuple[int, ...]
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class EmbeddedSubscription:
+class EmbeddedSubscription(msgspec.Struct, frozen=True, kw_only=True):
     """`owned` since version 1, `generation` since 2, `rack` since 3."""
 
     topics: tuple[str, ...]
@@ -28,8 +26,7 @@ class EmbeddedSubscription:
     rack: str | None = None
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class EmbeddedAssignment:
+class EmbeddedAssignment(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[TopicPartitionNumbers, ...]
     user_data: bytes | None = None
 

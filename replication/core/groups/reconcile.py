@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Set
 
-import attrs
+import msgspec
+from msgspec import structs
 
 from .records import CurrentValue, MemberState, TopicPartition, as_owned, owned_topics
 
 
-@attrs.frozen(kw_only=True)
-class Situation:
+class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """`owned`: what the member says it owns, None if it does not say. `taken`: what others have or still hold."""
 
     target: Set[TopicPartition]
@@ -35,7 +35,7 @@ def reconcile(current: CurrentValue, seen: Situation) -> CurrentValue:
     revoke = {each: epoch for each, epoch in assigned.items() if each not in seen.target}
     kept = {each: epoch for each, epoch in assigned.items() if each in seen.target}
     if owns_any(revoke):
-        return attrs.evolve(
+        return structs.replace(
             current,
             state=MemberState.UNREVOKED,
             assigned=owned_topics(kept),
@@ -46,7 +46,7 @@ def reconcile(current: CurrentValue, seen: Situation) -> CurrentValue:
     free = wanted - seen.taken
     epoch = seen.target_epoch
     found = kept | dict.fromkeys(free, epoch)
-    return attrs.evolve(
+    return structs.replace(
         current,
         epoch=epoch,
         previous_epoch=current.epoch if epoch != current.epoch else current.previous_epoch,

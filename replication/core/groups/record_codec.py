@@ -6,7 +6,7 @@ from struct import Struct
 from sys import intern
 from typing import Any
 
-import attrs
+import msgspec
 
 from ..kafka.schema import Array, Field, RecordFormatError, Schema, decode, encode
 from . import records as r
@@ -15,15 +15,13 @@ _HEAD = 2
 """Bytes of the number that begins each key (its type) and each value (its version)."""
 
 
-@attrs.frozen(slots=True)
-class Unknown:
+class Unknown(msgspec.Struct, frozen=True):
     """A record that this software does not understand: it stays in the log, and nothing is made of it."""
 
     reason: str
 
 
-@attrs.frozen(kw_only=True)
-class _Kind:
+class _Kind(msgspec.Struct, frozen=True, kw_only=True):
     """One type of record. `written`: the version of its value that this software writes."""
 
     key: Schema

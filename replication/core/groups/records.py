@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-import attrs
+import msgspec
 
 NO_TIMESTAMP = -1
 
@@ -35,8 +35,7 @@ class MemberState(enum.IntEnum):
 # Keys
 
 
-@attrs.frozen(slots=True)
-class OffsetKey:
+class OffsetKey(msgspec.Struct, frozen=True):
     """Types 0 and 1."""
 
     group: str
@@ -44,60 +43,52 @@ class OffsetKey:
     partition: int
 
 
-@attrs.frozen(slots=True)
-class ClassicGroupKey:
+class ClassicGroupKey(msgspec.Struct, frozen=True):
     """Type 2."""
 
     group: str
 
 
-@attrs.frozen(slots=True)
-class ConsumerGroupKey:
+class ConsumerGroupKey(msgspec.Struct, frozen=True):
     """Type 3."""
 
     group: str
 
 
-@attrs.frozen(slots=True)
-class TopicMetadataKey:
+class TopicMetadataKey(msgspec.Struct, frozen=True):
     """Type 4, read only: releases before KIP-1101 kept the topics' metadata here."""
 
     group: str
 
 
-@attrs.frozen(slots=True)
-class MemberKey:
+class MemberKey(msgspec.Struct, frozen=True):
     """Type 5."""
 
     group: str
     member_id: str
 
 
-@attrs.frozen(slots=True)
-class TargetEpochKey:
+class TargetEpochKey(msgspec.Struct, frozen=True):
     """Type 6."""
 
     group: str
 
 
-@attrs.frozen(slots=True)
-class TargetKey:
+class TargetKey(msgspec.Struct, frozen=True):
     """Type 7."""
 
     group: str
     member_id: str
 
 
-@attrs.frozen(slots=True)
-class CurrentKey:
+class CurrentKey(msgspec.Struct, frozen=True):
     """Type 8."""
 
     group: str
     member_id: str
 
 
-@attrs.frozen(slots=True)
-class RegexKey:
+class RegexKey(msgspec.Struct, frozen=True):
     """Type 16."""
 
     group: str
@@ -119,8 +110,7 @@ Key = (
 # Values
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class OffsetValue:
+class OffsetValue(msgspec.Struct, frozen=True, kw_only=True):
     """A committed offset: the next one to be read.
 
     `expire_timestamp` comes from version 1 only, `topic_id` from version 4.
@@ -134,8 +124,7 @@ class OffsetValue:
     topic_id: str = ""
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class ClassicMemberValue:
+class ClassicMemberValue(msgspec.Struct, frozen=True, kw_only=True):
     """A member of a classic group; `subscription` and `assignment` are the client's own bytes."""
 
     member_id: str
@@ -148,8 +137,7 @@ class ClassicMemberValue:
     assignment: bytes = b""
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class ClassicGroupValue:
+class ClassicGroupValue(msgspec.Struct, frozen=True, kw_only=True):
     """A classic group, Empty if it has no members, else Stable."""
 
     protocol_type: str
@@ -160,8 +148,7 @@ class ClassicGroupValue:
     members: tuple[ClassicMemberValue, ...] = ()
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class ConsumerGroupValue:
+class ConsumerGroupValue(msgspec.Struct, frozen=True, kw_only=True):
     """`metadata_hash`: of the topics that the group subscribes to (KIP-1101)."""
 
     epoch: int
@@ -169,43 +156,37 @@ class ConsumerGroupValue:
     creation_time_ms: int = NO_TIMESTAMP
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class PartitionRacks:
+class PartitionRacks(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     racks: tuple[str, ...]
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class TopicMetadata:
+class TopicMetadata(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: str
     topic: str
     partitions: int
     racks: tuple[PartitionRacks, ...]
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class TopicMetadataValue:
+class TopicMetadataValue(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[TopicMetadata, ...]
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class ClassicProtocol:
+class ClassicProtocol(msgspec.Struct, frozen=True, kw_only=True):
     """One assignor that a classic member supports, with its metadata: the client's own bytes."""
 
     name: str
     metadata: bytes
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class ClassicMetadata:
+class ClassicMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """The metadata that a member of the classic protocol brought into a group of the consumer protocol."""
 
     session_timeout_ms: int
     protocols: tuple[ClassicProtocol, ...]
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class MemberValue:
+class MemberValue(msgspec.Struct, frozen=True, kw_only=True):
     """A member's description of itself."""
 
     instance_id: str | None = None
@@ -219,16 +200,14 @@ class MemberValue:
     classic: ClassicMetadata | None = None
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class TargetEpochValue:
+class TargetEpochValue(msgspec.Struct, frozen=True, kw_only=True):
     """`timestamp`: when the assignment was computed (KIP-1263); 0 from releases that do not say."""
 
     epoch: int
     timestamp: int = 0
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class TopicPartitions:
+class TopicPartitions(msgspec.Struct, frozen=True, kw_only=True):
     """Partitions of one topic. `epochs`: the member epoch at which each was given (KIP-1251), None: not known."""
 
     topic_id: str
@@ -236,15 +215,13 @@ class TopicPartitions:
     epochs: tuple[int, ...] | None = None
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class TargetValue:
+class TargetValue(msgspec.Struct, frozen=True, kw_only=True):
     """The partitions that a member is to own at the target epoch."""
 
     topics: tuple[TopicPartitions, ...] = ()
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class CurrentValue:
+class CurrentValue(msgspec.Struct, frozen=True, kw_only=True):
     """The partitions that a member owns, and those that it has been asked to let go. `state`: a `MemberState`, or
     what a newer release wrote.
     """
@@ -256,8 +233,7 @@ class CurrentValue:
     pending: tuple[TopicPartitions, ...] = ()
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class RegexValue:
+class RegexValue(msgspec.Struct, frozen=True, kw_only=True):
     """The topics to which a pattern was resolved at metadata `version`."""
 
     topics: tuple[str, ...]

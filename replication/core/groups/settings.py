@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
+import msgspec
 
 from .assignors.assignment import Assignor
 from .assignors.names import SERVER_ASSIGNORS
 
 
-@attrs.frozen(kw_only=True)
-class GroupSettings:
+class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Durations in milliseconds, sizes in bytes."""
 
     consumer_session_timeout_ms: int = 45_000

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from ..coordination.bounds import check_bounds
 from ..coordination.decisions import Clock, Decision, Proof, Reply
@@ -175,7 +175,7 @@ class GroupCoordinator:
         try:
             return self._decide(request_id, message, clock)
         except GroupRefusal as refused:
-            body = attrs.evolve(self.failure(message, refused.error), message=refused.message)
+            body = structs.replace(self.failure(message, refused.error), message=refused.message)
             group = getattr(message, "group", None)
             reply = Reply(
                 request_id=request_id, body=body, groups=None if group is None else frozenset({group})
@@ -265,7 +265,7 @@ class GroupCoordinator:
                 decision.then()
 
         told = self.classic_members.farewell(classic)
-        return attrs.evolve(decision, replies=(*decision.replies, *told), then=then)
+        return structs.replace(decision, replies=(*decision.replies, *told), then=then)
 
     def _classic(
         self,
@@ -300,7 +300,7 @@ class GroupCoordinator:
             return decision
         # Clients of the classic protocol may rely on it that whoever commits is alive, as in Kafka.
         heard = partial(self.classic_members.heard, group, message.member_id, context.clock)
-        return attrs.evolve(decision, then=heard)
+        return structs.replace(decision, then=heard)
 
     def may_share(self, message: Any) -> bool:
         """Commits: they look at members, never at offsets."""

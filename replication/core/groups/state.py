@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
+import msgspec
 
 from ..coordination.decisions import Note
 from . import records as r
@@ -12,8 +13,7 @@ from . import records as r
 TopicAndPartition = tuple[str, int]
 
 
-@attrs.frozen(slots=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     """A committed offset, and the offset of the record that says so."""
 
     value: r.OffsetValue

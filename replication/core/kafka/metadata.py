@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import attrs
+import msgspec
+from msgspec import structs
 
 from .schema import Array, Field, RecordFormatError, Schema, decode
 
@@ -17,8 +18,7 @@ class KafkaMetadataError(ValueError):
     """The records are not those of a metadata log, or of a release of Kafka that this software does not know."""
 
 
-@attrs.frozen(kw_only=True)
-class KafkaPartition:
+class KafkaPartition(msgspec.Struct, frozen=True, kw_only=True):
     """elr: those that may lead though they are not in sync (KIP-966)."""
 
     replicas: tuple[int, ...]
@@ -29,8 +29,7 @@ class KafkaPartition:
     leader_epoch: int
 
 
-@attrs.frozen(kw_only=True)
-class KafkaTopic:
+class KafkaTopic(msgspec.Struct, frozen=True, kw_only=True):
     """`topic_id`: 32 hexadecimal digits. `partitions`: by number. `config`: what was set, by Kafka's names."""
 
     name: str
@@ -39,8 +38,7 @@ class KafkaTopic:
     config: dict[str, str]
 
 
-@attrs.frozen(kw_only=True)
-class KafkaMetadata:
+class KafkaMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """`position`: last epoch and end of the metadata log; of several copies the greatest is the latest.
 
     `broker_config`: what was set for all brokers at once; `own_config`: for single ones, by node id.
@@ -225,7 +223,7 @@ class _Image:
             if found[name] is not None
         }
         begins = found["leader"] != _NO_CHANGE
-        partitions[found["partition"]] = attrs.evolve(
+        partitions[found["partition"]] = structs.replace(
             before, **changed, leader_epoch=before.leader_epoch + begins
         )
 
@@ -248,7 +246,7 @@ class _Image:
         for topic_id, partitions in self._partitions.items():
             if found["name"] in ("", self._names[topic_id]):
                 for number, each in partitions.items():
-                    partitions[number] = attrs.evolve(each, elr=())
+                    partitions[number] = structs.replace(each, elr=())
 
     def told(self, position: tuple[int, int]) -> KafkaMetadata:
         return KafkaMetadata(

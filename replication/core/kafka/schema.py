@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 import attrs
+import msgspec
 
 _LETTERS = {"int8": "b", "int16": "h", "int32": "i", "int64": "q"}
 _NUMBERS = {name: struct.Struct(f">{letter}") for name, letter in _LETTERS.items()}
@@ -22,15 +23,13 @@ class RecordFormatError(ValueError):
     """Bytes that are no record of the kind that they claim to be."""
 
 
-@attrs.frozen
-class Array:
+class Array(msgspec.Struct, frozen=True):
     """Elements of one type."""
 
     element: str | Schema
 
 
-@attrs.frozen(kw_only=True)
-class Field:
+class Field(msgspec.Struct, frozen=True, kw_only=True):
     """One field of a message, by the name of the attribute that holds it.
 
     `since`, `until`: the versions that have it, both inclusive. A field that a version lacks, and a tagged one that

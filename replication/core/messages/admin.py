@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import attrs
+import msgspec
 
 from ..types import Value
 
 
-@attrs.frozen(kw_only=True)
-class CreateTopicRequest:
+class CreateTopicRequest(msgspec.Struct, frozen=True, kw_only=True):
     """assignments: nodes of each partition, in order of preference; empty: the controller chooses. `partitions` and
     `replication_factor` are to be the same as theirs. validate_only: say whether it can be done, and do nothing.
     """
@@ -16,17 +15,16 @@ class CreateTopicRequest:
     name: str
     partitions: int
     replication_factor: int
-    config: dict[str, Value] = attrs.Factory(dict)
+    config: dict[str, Value] = msgspec.field(default_factory=dict)
     creation_id: str = ""
     """Drawn by the client, the same in each of its attempts: so that one whose answer was lost is known again."""
-    assignments: list[list[int]] = attrs.Factory(list)
+    assignments: list[list[int]] = msgspec.field(default_factory=list)
     validate_only: bool = False
     forwarded: bool = False
     """Set by the node that passes the request on to the controller, so that it is passed on once at most."""
 
 
-@attrs.frozen(kw_only=True)
-class CreateTopicResponse:
+class CreateTopicResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`revision` of every answer: the store revision that it refers to; 0 without a look at the store."""
 
     error: int
@@ -35,14 +33,12 @@ class CreateTopicResponse:
     revision: int = 0
 
 
-@attrs.frozen(kw_only=True)
-class PartitionName:
+class PartitionName(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     partition: int
 
 
-@attrs.frozen(kw_only=True)
-class PartitionOutcome:
+class PartitionOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a request for one partition."""
 
     topic: str
@@ -51,8 +47,7 @@ class PartitionOutcome:
     message: str = ""
 
 
-@attrs.frozen(kw_only=True)
-class ElectLeadersRequest:
+class ElectLeadersRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Elect the preferred replicas; with `unclean`, for partitions without a leader, the most complete living ones.
 
     `partitions` None means all of them.
@@ -63,18 +58,16 @@ class ElectLeadersRequest:
     forwarded: bool = False
 
 
-@attrs.frozen(kw_only=True)
-class ElectLeadersResponse:
+class ElectLeadersResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`error` is about the request as a whole."""
 
     error: int
     message: str = ""
-    partitions: list[PartitionOutcome] = attrs.Factory(list)
+    partitions: list[PartitionOutcome] = msgspec.field(default_factory=list)
     revision: int = 0
 
 
-@attrs.frozen(kw_only=True)
-class PartitionReassignment:
+class PartitionReassignment(msgspec.Struct, frozen=True, kw_only=True):
     """Where a partition is to be, in order of preference; `replicas` None cancels what is under way (KIP-455)."""
 
     topic: str
@@ -82,24 +75,21 @@ class PartitionReassignment:
     replicas: list[int] | None
 
 
-@attrs.frozen(kw_only=True)
-class AlterReassignmentsRequest:
+class AlterReassignmentsRequest(msgspec.Struct, frozen=True, kw_only=True):
     partitions: list[PartitionReassignment]
     forwarded: bool = False
 
 
-@attrs.frozen(kw_only=True)
-class AlterReassignmentsResponse:
+class AlterReassignmentsResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`error` is about the request as a whole."""
 
     error: int
     message: str = ""
-    partitions: list[PartitionOutcome] = attrs.Factory(list)
+    partitions: list[PartitionOutcome] = msgspec.field(default_factory=list)
     revision: int = 0
 
 
-@attrs.frozen(kw_only=True)
-class DeleteTopicRequest:
+class DeleteTopicRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`topic_id`: delete this topic and no other of the same name; empty for whichever there is."""
 
     name: str
@@ -107,8 +97,7 @@ class DeleteTopicRequest:
     forwarded: bool = False
 
 
-@attrs.frozen(kw_only=True)
-class CreatePartitionsRequest:
+class CreatePartitionsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`partitions`: how many the topic is to have in all; never fewer than it has (KIP-195).
 
     assignments: of the new ones, as in `CreateTopicRequest`; so `validate_only`.
@@ -116,33 +105,30 @@ class CreatePartitionsRequest:
 
     name: str
     partitions: int
-    assignments: list[list[int]] = attrs.Factory(list)
+    assignments: list[list[int]] = msgspec.field(default_factory=list)
     validate_only: bool = False
     forwarded: bool = False
 
 
-@attrs.frozen(kw_only=True)
-class AlterConfigRequest:
+class AlterConfigRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a topic to be changed, and those to be as by default again (KIP-339)."""
 
     name: str
-    config: dict[str, Value] = attrs.Factory(dict)
-    reset: list[str] = attrs.Factory(list)
+    config: dict[str, Value] = msgspec.field(default_factory=dict)
+    reset: list[str] = msgspec.field(default_factory=list)
     forwarded: bool = False
 
 
-@attrs.frozen(kw_only=True)
-class TopicChanged:
+class TopicChanged(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to all requests about a topic that exists; `config`: its settings from now on."""
 
     error: int
     message: str = ""
-    config: dict[str, Value] = attrs.Factory(dict)
+    config: dict[str, Value] = msgspec.field(default_factory=dict)
     revision: int = 0
 
 
-@attrs.frozen(kw_only=True)
-class AlterQuotasRequest:
+class AlterQuotasRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one entity: `limits` are set, those of `remove` are taken away, the others stay.
 
     `entity_type` and `name`: see `insync.replication.core.control.quotas`. An empty name is the type's default.
@@ -150,16 +136,15 @@ class AlterQuotasRequest:
 
     entity_type: str
     name: str = ""
-    limits: dict[str, int] = attrs.Factory(dict)
-    remove: list[str] = attrs.Factory(list)
+    limits: dict[str, int] = msgspec.field(default_factory=dict)
+    remove: list[str] = msgspec.field(default_factory=list)
     forwarded: bool = False
 
 
-@attrs.frozen(kw_only=True)
-class AlterQuotasResponse:
+class AlterQuotasResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`limits`: those of the entity from now on."""
 
     error: int
     message: str = ""
-    limits: dict[str, int] = attrs.Factory(dict)
+    limits: dict[str, int] = msgspec.field(default_factory=dict)
     revision: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import attrs
+import msgspec
 
 from ..types import NO_EPOCH, NO_LEADER, EpochEntry, Value
 from .admin import PartitionName
@@ -15,8 +15,7 @@ MOST_PRODUCERS = 10_000
 EVERY_PRODUCER = -1
 
 
-@attrs.frozen(kw_only=True)
-class MetadataRequest:
+class MetadataRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`topics` None asks for all of them. `quotas`: whether the limits of clients and nodes are asked for, too.
 
     partition_limit: no more partitions in one answer; 0: all. cursor: the first partition that is asked for, where
@@ -29,16 +28,14 @@ class MetadataRequest:
     cursor: PartitionName | None = None
 
 
-@attrs.frozen(kw_only=True)
-class NodeInfo:
+class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     node_id: int
     incarnation: int
     endpoints: list[str]
     rack: str = ""
 
 
-@attrs.frozen(kw_only=True)
-class PartitionInfo:
+class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     leader: int
     leader_epoch: int
@@ -46,26 +43,24 @@ class PartitionInfo:
     replicas: list[int]
     isr: list[int]
     elr: list[int]
-    last_known_elr: list[int] = attrs.Factory(list)
-    adding: list[int] = attrs.Factory(list)
-    removing: list[int] = attrs.Factory(list)
+    last_known_elr: list[int] = msgspec.field(default_factory=list)
+    adding: list[int] = msgspec.field(default_factory=list)
+    removing: list[int] = msgspec.field(default_factory=list)
     recovering: bool = False
 
 
-@attrs.frozen(kw_only=True)
-class TopicInfo:
+class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     """`error` is UNKNOWN_TOPIC_OR_PARTITION for a topic that was asked for and does not exist."""
 
     name: str
     error: int
     topic_id: str = ""
     replication_factor: int = 0
-    config: dict[str, Value] = attrs.Factory(dict)
-    partitions: list[PartitionInfo] = attrs.Factory(list)
+    config: dict[str, Value] = msgspec.field(default_factory=dict)
+    partitions: list[PartitionInfo] = msgspec.field(default_factory=list)
 
 
-@attrs.frozen(kw_only=True)
-class QuotaInfo:
+class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of one entity, see `insync.replication.core.control.quotas`."""
 
     entity_type: str
@@ -73,8 +68,7 @@ class QuotaInfo:
     limits: dict[str, int]
 
 
-@attrs.frozen(kw_only=True)
-class MetadataResponse:
+class MetadataResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster as the answering node sees it at store revision `revision`."""
 
     cluster_id: str
@@ -82,13 +76,12 @@ class MetadataResponse:
     controller_id: int
     nodes: list[NodeInfo]
     topics: list[TopicInfo]
-    quotas: list[QuotaInfo] = attrs.Factory(list)
+    quotas: list[QuotaInfo] = msgspec.field(default_factory=list)
     next_cursor: PartitionName | None = None
     """Where to go on; None: there is no more. The last topic may then be there in part."""
 
 
-@attrs.frozen(kw_only=True)
-class DescribeProducersRequest:
+class DescribeProducersRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What has a producer written to these partitions (KIP-664)? Asked of their leader; with `any_replica` of a
     node that follows them, too.
 
@@ -101,8 +94,7 @@ class DescribeProducersRequest:
     any_replica: bool = False
 
 
-@attrs.frozen(kw_only=True)
-class ActiveProducer:
+class ActiveProducer(msgspec.Struct, frozen=True, kw_only=True):
     """A partition's knowledge of one producer (KIP-664).
 
     `last_sequence` -1: only its epoch is known. `last_timestamp_ms`: the largest of its last batch, in milliseconds
@@ -118,8 +110,7 @@ class ActiveProducer:
     start_offset: int = -1
 
 
-@attrs.frozen(kw_only=True)
-class DescribeProducersResult:
+class DescribeProducersResult(msgspec.Struct, frozen=True, kw_only=True):
     """`last_sequence` and `last_offset` are those of its last record in the log, -1 if there is none; that is
     committed if `last_offset` is below `high_watermark`.
     """
@@ -133,7 +124,7 @@ class DescribeProducersResult:
     high_watermark: int = -1
     leader: int = NO_LEADER
     leader_epoch: int = NO_EPOCH
-    producers: list[ActiveProducer] = attrs.Factory(list)
+    producers: list[ActiveProducer] = msgspec.field(default_factory=list)
 
     @property
     def settled(self) -> bool:
@@ -141,13 +132,11 @@ class DescribeProducersResult:
         return self.error == 0 and (self.last_offset < 0 or self.last_offset < self.high_watermark)
 
 
-@attrs.frozen(kw_only=True)
-class DescribeProducersResponse:
+class DescribeProducersResponse(msgspec.Struct, frozen=True, kw_only=True):
     partitions: list[DescribeProducersResult]
 
 
-@attrs.frozen(kw_only=True)
-class DescribePartitionsRequest:
+class DescribePartitionsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`topics` None asks for every partition that the answering node hosts.
 
     partition_limit, cursor: as in `MetadataRequest`.
@@ -158,8 +147,7 @@ class DescribePartitionsRequest:
     cursor: PartitionName | None = None
 
 
-@attrs.frozen(kw_only=True)
-class FollowerInfo:
+class FollowerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A follower as its leader sees it; `log_end_offset` -1 until it has fetched in this epoch."""
 
     node_id: int
@@ -169,8 +157,7 @@ class FollowerInfo:
     why_out: str = ""
 
 
-@attrs.frozen(kw_only=True)
-class ReplicaInfo:
+class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One replica on the answering node; `followers` is filled by the leader alone. `log_dir`: where its log lies,
     empty while it is being made.
     """
@@ -186,13 +173,12 @@ class ReplicaInfo:
     high_watermark: int
     size_bytes: int
     isr: list[int]
-    followers: list[FollowerInfo] = attrs.Factory(list)
+    followers: list[FollowerInfo] = msgspec.field(default_factory=list)
     error: str = ""
     log_dir: str = ""
 
 
-@attrs.frozen(kw_only=True)
-class DescribePartitionsResponse:
+class DescribePartitionsResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`store_age_ms`: since when the metadata store has taken no write of the node; what it knows is as old."""
 
     node_id: int
@@ -202,15 +188,13 @@ class DescribePartitionsResponse:
     store_age_ms: int = 0
 
 
-@attrs.frozen(kw_only=True)
-class GetReplicaLogInfoRequest:
+class GetReplicaLogInfoRequest(msgspec.Struct, frozen=True, kw_only=True):
     """How complete are these logs? Asked by the controller before an unclean election (KIP-966)."""
 
     partitions: list[PartitionName]
 
 
-@attrs.frozen(kw_only=True)
-class ReplicaLogInfo:
+class ReplicaLogInfo(msgspec.Struct, frozen=True, kw_only=True):
     """`leader_epoch` is the one that the replica has entered; `last_epoch` that of its last batch, -1 for none.
 
     `topic_id`: of which topic of that name it is a replica; empty if unsaid. `epochs`: the latest of its log, in
@@ -224,11 +208,10 @@ class ReplicaLogInfo:
     log_end_offset: int
     topic_id: str = ""
     log_start_offset: int = 0
-    epochs: list[EpochEntry] = attrs.Factory(list)
+    epochs: list[EpochEntry] = msgspec.field(default_factory=list)
 
 
-@attrs.frozen(kw_only=True)
-class GetReplicaLogInfoResponse:
+class GetReplicaLogInfoResponse(msgspec.Struct, frozen=True, kw_only=True):
     """Partitions whose log is not open are left out."""
 
     node_id: int
@@ -236,28 +219,24 @@ class GetReplicaLogInfoResponse:
     partitions: list[ReplicaLogInfo]
 
 
-@attrs.frozen(kw_only=True)
-class IsSilentRequest:
+class IsSilentRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Does this process leave your questions open, too? Asked by a node to which it does."""
 
     node_id: int
     incarnation: int
 
 
-@attrs.frozen(kw_only=True)
-class IsSilentResponse:
+class IsSilentResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`silent`: whether it does; a node that has asked it nothing says no."""
 
     silent: bool
 
 
-@attrs.frozen(kw_only=True)
-class DescribeNodeRequest:
+class DescribeNodeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Asks a node how it is."""
 
 
-@attrs.frozen(kw_only=True)
-class HealthCheck:
+class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
     """`detail` says what is wrong, or (where all is well) what was looked at."""
 
     name: str
@@ -265,8 +244,7 @@ class HealthCheck:
     detail: str = ""
 
 
-@attrs.frozen(kw_only=True)
-class LogDirectoryInfo:
+class LogDirectoryInfo(msgspec.Struct, frozen=True, kw_only=True):
     """`error` is why it is offline, empty while it works; sizes in bytes.
 
     free_bytes: what the device has left for it, -1 if that is not known. device: the same text for log directories
@@ -283,8 +261,7 @@ class LogDirectoryInfo:
     stray_bytes: int = 0
 
 
-@attrs.frozen(kw_only=True)
-class DescribeNodeResponse:
+class DescribeNodeResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`counters` only grow while the process (`incarnation`) lives: bytes and requests since its start."""
 
     node_id: int
@@ -297,8 +274,7 @@ class DescribeNodeResponse:
     version: str = ""
 
 
-@attrs.frozen(kw_only=True)
-class DescribeChangesRequest:
+class DescribeChangesRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Asks a node for the changes that it remembers, from number `start` on, at most `limit` of them.
 
     Numbers count from 1 within a process: under another `incarnation` than the node's (-1: any) all are told.
@@ -309,8 +285,7 @@ class DescribeChangesRequest:
     limit: int = 500
 
 
-@attrs.frozen(kw_only=True)
-class ChangeInfo:
+class ChangeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A change of the cluster as one node saw it: an event by name, its facts, and when, in ms since 1970."""
 
     number: int
@@ -319,12 +294,11 @@ class ChangeInfo:
     facts: dict[str, str | int | list[int]]
 
 
-@attrs.frozen(kw_only=True)
-class DescribeChangesResponse:
+class DescribeChangesResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`next_number`: where to go on. `first_number`: the oldest that is still remembered."""
 
     node_id: int
     incarnation: int
     first_number: int
     next_number: int
-    changes: list[ChangeInfo] = attrs.Factory(list)
+    changes: list[ChangeInfo] = msgspec.field(default_factory=list)

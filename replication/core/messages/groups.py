@@ -7,7 +7,7 @@ say. A coordinator that has lost the group and got it back refuses what was mean
 
 from __future__ import annotations
 
-import attrs
+import msgspec
 
 NO_EPOCH = -1
 JOIN = 0
@@ -16,8 +16,7 @@ LEAVE_STATIC = -2
 """`member_epoch` of a heartbeat that joins, leaves for good, or leaves as a static member that comes back."""
 
 
-@attrs.frozen(kw_only=True)
-class FindCoordinatorRequest:
+class FindCoordinatorRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which nodes coordinate these groups? Any node knows (KIP-699). The first one makes the internal topic.
 
     `key_type`: `GROUP`, or `TRANSACTION` for transactional ids.
@@ -32,35 +31,31 @@ TRANSACTION = 1
 """`key_type` of `FindCoordinatorRequest`, as in Kafka."""
 
 
-@attrs.frozen(kw_only=True)
-class Coordinator:
+class Coordinator(msgspec.Struct, frozen=True, kw_only=True):
     """`error`: COORDINATOR_NOT_AVAILABLE while nobody leads; the same question may be asked again."""
 
     key: str
     error: int = 0
     message: str = ""
     node_id: int = -1
-    endpoints: list[str] = attrs.Factory(list)
+    endpoints: list[str] = msgspec.field(default_factory=list)
     leader_epoch: int = -1
 
 
-@attrs.frozen(kw_only=True)
-class FindCoordinatorResponse:
+class FindCoordinatorResponse(msgspec.Struct, frozen=True, kw_only=True):
     """One for each key, in their order."""
 
     coordinators: list[Coordinator]
 
 
-@attrs.frozen(kw_only=True)
-class TopicPartitionList:
+class TopicPartitionList(msgspec.Struct, frozen=True, kw_only=True):
     """Partitions of one topic, by its id."""
 
     topic_id: str
     partitions: list[int]
 
 
-@attrs.frozen(kw_only=True)
-class ConsumerGroupHeartbeatRequest:
+class ConsumerGroupHeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """KIP-848. None: unchanged since the last one that was answered. A join says everything.
 
     `max_wait_ms` (ours): how long the coordinator may keep this until there is news. `sequence` (ours): grows with
@@ -86,8 +81,7 @@ class ConsumerGroupHeartbeatRequest:
     coordinator_epoch: int = NO_EPOCH
 
 
-@attrs.frozen(kw_only=True)
-class ConsumerGroupHeartbeatResponse:
+class ConsumerGroupHeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`assignment`: what the member is to own, all of it; None: unchanged.
 
     `session_timeout_ms` (ours): how long a member may go on after the sending of its last answered heartbeat.
@@ -104,8 +98,7 @@ class ConsumerGroupHeartbeatResponse:
     leader_epoch: int = -1
 
 
-@attrs.frozen(kw_only=True)
-class GroupOffset:
+class GroupOffset(msgspec.Struct, frozen=True, kw_only=True):
     """One offset to commit: of the next record to be read.
 
     `topic_id`: which topic of that name is meant; empty from a client that does not care.
@@ -119,8 +112,7 @@ class GroupOffset:
     metadata: str = ""
 
 
-@attrs.frozen(kw_only=True)
-class CommitGroupOffsetsRequest:
+class CommitGroupOffsetsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`epoch`: the member epoch or generation; -1 without membership, for a group without members."""
 
     group: str
@@ -131,8 +123,7 @@ class CommitGroupOffsetsRequest:
     coordinator_epoch: int = NO_EPOCH
 
 
-@attrs.frozen(kw_only=True)
-class TxnOffsetCommitRequest:
+class TxnOffsetCommitRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A commit that takes effect with the transaction of a producer (KIP-447)."""
 
     transactional_id: str
@@ -146,8 +137,7 @@ class TxnOffsetCommitRequest:
     coordinator_epoch: int = NO_EPOCH
 
 
-@attrs.frozen(kw_only=True)
-class PartitionError:
+class PartitionError(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a request for one partition."""
 
     topic: str
@@ -155,19 +145,17 @@ class PartitionError:
     error: int = 0
 
 
-@attrs.frozen(kw_only=True)
-class CommitGroupOffsetsResponse:
+class CommitGroupOffsetsResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`error` is of all partitions if it is not 0; then `partitions` is empty."""
 
     error: int = 0
     message: str = ""
-    partitions: list[PartitionError] = attrs.Factory(list)
+    partitions: list[PartitionError] = msgspec.field(default_factory=list)
     leader: int = -1
     leader_epoch: int = -1
 
 
-@attrs.frozen(kw_only=True)
-class TopicPartitionName:
+class TopicPartitionName(msgspec.Struct, frozen=True, kw_only=True):
     """`topic_id`: which topic of that name is meant; empty from a client that does not care."""
 
     topic: str
@@ -175,8 +163,7 @@ class TopicPartitionName:
     topic_id: str = ""
 
 
-@attrs.frozen(kw_only=True)
-class GroupOffsetsRequest:
+class GroupOffsetsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request for a group's committed offsets; `partitions` None: all that there are.
 
     `require_stable`: an offset that an undecided transaction is about to replace is an error (KIP-447).
@@ -190,8 +177,7 @@ class GroupOffsetsRequest:
     coordinator_epoch: int = NO_EPOCH
 
 
-@attrs.frozen(kw_only=True)
-class CommittedOffset:
+class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
     """`offset` -1: nothing is committed."""
 
     topic: str
@@ -202,25 +188,22 @@ class CommittedOffset:
     error: int = 0
 
 
-@attrs.frozen(kw_only=True)
-class GroupOffsetsResponse:
+class GroupOffsetsResponse(msgspec.Struct, frozen=True, kw_only=True):
     error: int = 0
     message: str = ""
-    offsets: list[CommittedOffset] = attrs.Factory(list)
+    offsets: list[CommittedOffset] = msgspec.field(default_factory=list)
     leader: int = -1
     leader_epoch: int = -1
 
 
-@attrs.frozen(kw_only=True)
-class ListGroupsRequest:
+class ListGroupsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Empty lists: any. States and types by their names, as `GroupListing` has them."""
 
-    states: list[str] = attrs.Factory(list)
-    types: list[str] = attrs.Factory(list)
+    states: list[str] = msgspec.field(default_factory=list)
+    types: list[str] = msgspec.field(default_factory=list)
 
 
-@attrs.frozen(kw_only=True)
-class GroupListing:
+class GroupListing(msgspec.Struct, frozen=True, kw_only=True):
     """`type`: `consumer`, `classic`, or `simple` for offsets without members."""
 
     group: str
@@ -229,31 +212,27 @@ class GroupListing:
     protocol_type: str = ""
 
 
-@attrs.frozen(kw_only=True)
-class ListGroupsResponse:
+class ListGroupsResponse(msgspec.Struct, frozen=True, kw_only=True):
     error: int = 0
     message: str = ""
-    groups: list[GroupListing] = attrs.Factory(list)
+    groups: list[GroupListing] = msgspec.field(default_factory=list)
     leader: int = -1
     leader_epoch: int = -1
 
 
-@attrs.frozen(kw_only=True)
-class DescribeGroupsRequest:
+class DescribeGroupsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Groups of any type."""
 
     groups: list[str]
 
 
-@attrs.frozen(kw_only=True)
-class ConsumerGroupDescribeRequest:
+class ConsumerGroupDescribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Groups of the consumer protocol; one of another type is GROUP_ID_NOT_FOUND, as in Kafka."""
 
     groups: list[str]
 
 
-@attrs.frozen(kw_only=True)
-class DescribedMember:
+class DescribedMember(msgspec.Struct, frozen=True, kw_only=True):
     """`owned`: what it has; `target`: what it is to have (consumer protocol)."""
 
     member_id: str
@@ -262,16 +241,15 @@ class DescribedMember:
     client_host: str = ""
     rack: str | None = None
     epoch: int = -1
-    topics: list[str] = attrs.Factory(list)
-    owned: list[TopicPartitionList] = attrs.Factory(list)
-    target: list[TopicPartitionList] = attrs.Factory(list)
+    topics: list[str] = msgspec.field(default_factory=list)
+    owned: list[TopicPartitionList] = msgspec.field(default_factory=list)
+    target: list[TopicPartitionList] = msgspec.field(default_factory=list)
     is_classic: bool = False
     subscription: bytes = b""
     assignment: bytes = b""
 
 
-@attrs.frozen(kw_only=True)
-class DescribedGroup:
+class DescribedGroup(msgspec.Struct, frozen=True, kw_only=True):
     """`epoch`: the group epoch or generation."""
 
     group: str
@@ -282,36 +260,32 @@ class DescribedGroup:
     target_epoch: int = -1
     protocol_type: str = ""
     protocol: str = ""
-    members: list[DescribedMember] = attrs.Factory(list)
+    members: list[DescribedMember] = msgspec.field(default_factory=list)
 
 
-@attrs.frozen(kw_only=True)
-class DescribeGroupsResponse:
+class DescribeGroupsResponse(msgspec.Struct, frozen=True, kw_only=True):
     error: int = 0
     message: str = ""
-    groups: list[DescribedGroup] = attrs.Factory(list)
+    groups: list[DescribedGroup] = msgspec.field(default_factory=list)
     leader: int = -1
     leader_epoch: int = -1
 
 
-@attrs.frozen(kw_only=True)
-class DeleteGroupRequest:
+class DeleteGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One group, with its offsets; it must have no members."""
 
     group: str
     coordinator_epoch: int = NO_EPOCH
 
 
-@attrs.frozen(kw_only=True)
-class DeleteGroupResponse:
+class DeleteGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
     error: int = 0
     message: str = ""
     leader: int = -1
     leader_epoch: int = -1
 
 
-@attrs.frozen(kw_only=True)
-class DeleteGroupOffsetsRequest:
+class DeleteGroupOffsetsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Offsets of topics that nobody in the group reads."""
 
     group: str
@@ -319,16 +293,14 @@ class DeleteGroupOffsetsRequest:
     coordinator_epoch: int = NO_EPOCH
 
 
-@attrs.frozen(kw_only=True)
-class GroupProtocol:
+class GroupProtocol(msgspec.Struct, frozen=True, kw_only=True):
     """An assignor that a classic member supports, with what it says to it."""
 
     name: str
     metadata: bytes
 
 
-@attrs.frozen(kw_only=True)
-class JoinGroupRequest:
+class JoinGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Classic protocol. `member_id` empty: a new member. `protocols` in order of preference.
 
     `known_member_id`: whether a new dynamic member must come back with the id that it is given first (v4, KIP-394).
@@ -349,15 +321,13 @@ class JoinGroupRequest:
     coordinator_epoch: int = NO_EPOCH
 
 
-@attrs.frozen(kw_only=True)
-class JoinedMember:
+class JoinedMember(msgspec.Struct, frozen=True, kw_only=True):
     member_id: str
     instance_id: str | None = None
     metadata: bytes = b""
 
 
-@attrs.frozen(kw_only=True)
-class JoinGroupResponse:
+class JoinGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`members`: all of them, for the leader alone. `skip_assignment`: it has nothing to assign (v9, KIP-814)."""
 
     error: int = 0
@@ -367,32 +337,29 @@ class JoinGroupResponse:
     protocol: str = ""
     leader_id: str = ""
     member_id: str = ""
-    members: list[JoinedMember] = attrs.Factory(list)
+    members: list[JoinedMember] = msgspec.field(default_factory=list)
     skip_assignment: bool = False
     leader: int = -1
     leader_epoch: int = -1
 
 
-@attrs.frozen(kw_only=True)
-class MemberAssignment:
+class MemberAssignment(msgspec.Struct, frozen=True, kw_only=True):
     member_id: str
     assignment: bytes
 
 
-@attrs.frozen(kw_only=True)
-class SyncGroupRequest:
+class SyncGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`assignments`: from the leader; empty from all others."""
 
     group: str
     member_id: str
     instance_id: str | None = None
     generation: int
-    assignments: list[MemberAssignment] = attrs.Factory(list)
+    assignments: list[MemberAssignment] = msgspec.field(default_factory=list)
     coordinator_epoch: int = NO_EPOCH
 
 
-@attrs.frozen(kw_only=True)
-class SyncGroupResponse:
+class SyncGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
     error: int = 0
     message: str = ""
     protocol_type: str = ""
@@ -402,8 +369,7 @@ class SyncGroupResponse:
     leader_epoch: int = -1
 
 
-@attrs.frozen(kw_only=True)
-class HeartbeatRequest:
+class HeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     member_id: str
     instance_id: str | None = None
@@ -411,36 +377,32 @@ class HeartbeatRequest:
     coordinator_epoch: int = NO_EPOCH
 
 
-@attrs.frozen(kw_only=True)
-class HeartbeatResponse:
+class HeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True):
     error: int = 0
     message: str = ""
     leader: int = -1
     leader_epoch: int = -1
 
 
-@attrs.frozen(kw_only=True)
-class LeavingMember:
+class LeavingMember(msgspec.Struct, frozen=True, kw_only=True):
     """By its id, or by its instance with an empty id (an operator's wish)."""
 
     member_id: str = ""
     instance_id: str | None = None
 
 
-@attrs.frozen(kw_only=True)
-class LeaveGroupRequest:
+class LeaveGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     members: list[LeavingMember]
     coordinator_epoch: int = NO_EPOCH
 
 
-@attrs.frozen(kw_only=True)
-class LeaveGroupResponse:
+class LeaveGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`errors`: of each member that was named, in order."""
 
     error: int = 0
     message: str = ""
-    errors: list[int] = attrs.Factory(list)
+    errors: list[int] = msgspec.field(default_factory=list)
     leader: int = -1
     leader_epoch: int = -1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-import attrs
+import msgspec
 
 
 class Kind(enum.IntEnum):
@@ -60,8 +60,7 @@ class Kind(enum.IntEnum):
     """Kafka has none of these, from `DESCRIBE_NODE` on."""
 
 
-@attrs.frozen(kw_only=True)
-class InitProducerIdRequest:
+class InitProducerIdRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`producer_id` -1 asks for a new identity; otherwise its epoch is raised.
 
     `identity` names a producer that outlives its processes: whoever asks under the same name gets the same id and
@@ -76,23 +75,20 @@ class InitProducerIdRequest:
     forget: bool = False
 
 
-@attrs.frozen(kw_only=True)
-class InitProducerIdResponse:
+class InitProducerIdResponse(msgspec.Struct, frozen=True, kw_only=True):
     error: int
     producer_id: int = -1
     producer_epoch: int = -1
     message: str = ""
 
 
-@attrs.frozen(kw_only=True)
-class CommittedOffset:
+class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     partition: int
     offset: int
 
 
-@attrs.frozen(kw_only=True)
-class OffsetCommitRequest:
+class OffsetCommitRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Keep offsets under the name of a group of readers, or of one, beside those of other partitions.
 
     No offsets: forget all that are kept.
@@ -105,15 +101,13 @@ class OffsetCommitRequest:
     if_absent: bool = False
 
 
-@attrs.frozen(kw_only=True)
-class OffsetFetchRequest:
+class OffsetFetchRequest(msgspec.Struct, frozen=True, kw_only=True):
     group: str
 
 
-@attrs.frozen(kw_only=True)
-class OffsetsResponse:
+class OffsetsResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The offsets that are kept; empty: none are."""
 
     error: int
-    offsets: list[CommittedOffset] = attrs.Factory(list)
+    offsets: list[CommittedOffset] = msgspec.field(default_factory=list)
     message: str = ""

@@ -6,7 +6,7 @@ Record batches do not stand in them: they follow as the payload, in the order of
 
 from __future__ import annotations
 
-import attrs
+import msgspec
 
 from ..types import NO_EPOCH, NO_LEADER, EpochEnd
 from .admin import PartitionName
@@ -20,8 +20,7 @@ MOST_LOOK_UPS = 1_000
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
-@attrs.frozen(kw_only=True)
-class ProducePartition:
+class ProducePartition(msgspec.Struct, frozen=True, kw_only=True):
     """One record batch for one partition; `leader_epoch` -1 means that the producer does not say."""
 
     topic: str
@@ -30,16 +29,14 @@ class ProducePartition:
     leader_epoch: int = NO_EPOCH
 
 
-@attrs.frozen(kw_only=True)
-class ProduceTransaction:
+class ProduceTransaction(msgspec.Struct, frozen=True, kw_only=True):
     """The transaction of a request's batches. `version` 2: each transaction has a producer epoch of its own."""
 
     transactional_id: str
     version: int = 2
 
 
-@attrs.frozen(kw_only=True)
-class ProduceRequest:
+class ProduceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`acks`: 0 (no answer is awaited), 1 (the leader wrote it) or -1 (all in-sync replicas have it).
 
     `client_id`: what the client calls itself, for its quota. `transaction`: None if no batch is transactional.
@@ -52,8 +49,7 @@ class ProduceRequest:
     transaction: ProduceTransaction | None = None
 
 
-@attrs.frozen(kw_only=True)
-class ProduceResult:
+class ProduceResult(msgspec.Struct, frozen=True, kw_only=True):
     """`leader` and `leader_epoch` hint where to go when `error` says that this node does not lead."""
 
     topic: str
@@ -66,8 +62,7 @@ class ProduceResult:
     message: str = ""
 
 
-@attrs.frozen(kw_only=True)
-class ProduceResponse:
+class ProduceResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`throttle_time_ms` (KIP-219): the client is over its quota; for so long the node serves no more of its
     produce requests, so it had better send none.
     """
@@ -76,8 +71,7 @@ class ProduceResponse:
     throttle_time_ms: int = 0
 
 
-@attrs.frozen(kw_only=True)
-class FetchPartition:
+class FetchPartition(msgspec.Struct, frozen=True, kw_only=True):
     """`leader_epoch`: the epoch under which the reader believes to read (-1: a consumer that does not care).
 
     `last_fetched_epoch`: the epoch of the last batch before `fetch_offset` (KIP-595); -1 for none.
@@ -98,8 +92,7 @@ class FetchPartition:
     damaged: bool = False
 
 
-@attrs.frozen(kw_only=True)
-class FetchRequest:
+class FetchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`replica_id` -1 for consumers; `incarnation` tells a restarted follower from its former self (KIP-903).
 
     `session_epoch` (KIP-227): -1 without a session; 0 asks for one; else how many answers have arrived in
@@ -116,14 +109,13 @@ class FetchRequest:
     partitions: list[FetchPartition]
     session_id: int = 0
     session_epoch: int = -1
-    forgotten: list[PartitionName] = attrs.Factory(list)
+    forgotten: list[PartitionName] = msgspec.field(default_factory=list)
     client_id: str = ""
     time_ms: int = 0
     isolation_level: int = READ_UNCOMMITTED
 
 
-@attrs.frozen(kw_only=True)
-class FetchResult:
+class FetchResult(msgspec.Struct, frozen=True, kw_only=True):
     """`size` bytes of the payload are whole batches from (at or before) the fetch offset on."""
 
     topic: str
@@ -139,16 +131,14 @@ class FetchResult:
     message: str = ""
 
 
-@attrs.frozen(kw_only=True)
-class AbortedProducer:
+class AbortedProducer(msgspec.Struct, frozen=True, kw_only=True):
     """The transactional batches of a producer from `first_offset` up to its next ABORT marker count for nothing."""
 
     producer_id: int
     first_offset: int
 
 
-@attrs.frozen(kw_only=True)
-class FetchedTransactions:
+class FetchedTransactions(msgspec.Struct, frozen=True, kw_only=True):
     """The facts that a reader of committed records needs for the batches of a partition in a fetch response.
 
     `aborted`: by first offset, every transaction that was aborted and reaches into the batches.
@@ -160,8 +150,7 @@ class FetchedTransactions:
     aborted: list[AbortedProducer]
 
 
-@attrs.frozen(kw_only=True)
-class FetchResponse:
+class FetchResponse(msgspec.Struct, frozen=True, kw_only=True):
     """Partitions that have nothing to say are left out of an answer to a consumer or a follower.
 
     `session_id`: the session that this belongs to, 0 for none. `error`: the session is over; begin another with
@@ -176,8 +165,7 @@ class FetchResponse:
     transactions: list[FetchedTransactions] | None = None
 
 
-@attrs.frozen(kw_only=True)
-class ListOffsetsPartition:
+class ListOffsetsPartition(msgspec.Struct, frozen=True, kw_only=True):
     """`timestamp`: EARLIEST_TIMESTAMP, LATEST_TIMESTAMP (the high watermark; for readers of committed records the
     last stable offset), GREATEST_TIMESTAMP, or milliseconds since 1970.
     """
@@ -188,14 +176,12 @@ class ListOffsetsPartition:
     leader_epoch: int = NO_EPOCH
 
 
-@attrs.frozen(kw_only=True)
-class ListOffsetsRequest:
+class ListOffsetsRequest(msgspec.Struct, frozen=True, kw_only=True):
     partitions: list[ListOffsetsPartition]
     isolation_level: int = READ_UNCOMMITTED
 
 
-@attrs.frozen(kw_only=True)
-class ListOffsetsResult:
+class ListOffsetsResult(msgspec.Struct, frozen=True, kw_only=True):
     """`offset` -1 without an error: no committed record has that timestamp or a later one. `offset_epoch`: the
     leader epoch that wrote it, -1 if there is none or a node of an earlier release answers. `timestamp`: of the
     record that was found by its time, in ms since 1970; -1 otherwise.
@@ -211,13 +197,11 @@ class ListOffsetsResult:
     timestamp: int = -1
 
 
-@attrs.frozen(kw_only=True)
-class ListOffsetsResponse:
+class ListOffsetsResponse(msgspec.Struct, frozen=True, kw_only=True):
     partitions: list[ListOffsetsResult]
 
 
-@attrs.frozen(kw_only=True)
-class EpochEndPartition:
+class EpochEndPartition(msgspec.Struct, frozen=True, kw_only=True):
     """`leader_epoch`: the one whose end is asked for. `current_leader_epoch`: that in which the partition is to be,
     as the asker knows it; -1: it does not say.
     """
@@ -228,8 +212,7 @@ class EpochEndPartition:
     current_leader_epoch: int = NO_EPOCH
 
 
-@attrs.frozen(kw_only=True)
-class EpochEndsRequest:
+class EpochEndsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Where leader epochs end in the logs of leaders (KIP-101, KIP-320): a reader that was further has read what
     was cut since.
     """
@@ -237,8 +220,7 @@ class EpochEndsRequest:
     partitions: list[EpochEndPartition]
 
 
-@attrs.frozen(kw_only=True)
-class EpochEndResult:
+class EpochEndResult(msgspec.Struct, frozen=True, kw_only=True):
     """`epoch`: the greatest that the leader's log has and that is not above the one that was asked for;
     `end_offset`: where that ends, of the newest the end of the log. -1 both: the log cannot tell.
     """
@@ -252,21 +234,18 @@ class EpochEndResult:
     leader_epoch: int = NO_EPOCH
 
 
-@attrs.frozen(kw_only=True)
-class EpochEndsResponse:
+class EpochEndsResponse(msgspec.Struct, frozen=True, kw_only=True):
     partitions: list[EpochEndResult]
 
 
-@attrs.frozen(kw_only=True)
-class ReadIndexRequest:
+class ReadIndexRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Asks leaders for offsets behind every write that was acknowledged (acks=all) before they are asked."""
 
     timeout_ms: int
     partitions: list[PartitionName]
 
 
-@attrs.frozen(kw_only=True)
-class ReadIndexResult:
+class ReadIndexResult(msgspec.Struct, frozen=True, kw_only=True):
     """`offset`: what was acknowledged before the question came lies below it, whoever acknowledged it."""
 
     topic: str
@@ -277,13 +256,11 @@ class ReadIndexResult:
     leader: int = NO_LEADER
 
 
-@attrs.frozen(kw_only=True)
-class ReadIndexResponse:
+class ReadIndexResponse(msgspec.Struct, frozen=True, kw_only=True):
     partitions: list[ReadIndexResult]
 
 
-@attrs.frozen(kw_only=True)
-class DeleteRecordsPartition:
+class DeleteRecordsPartition(msgspec.Struct, frozen=True, kw_only=True):
     """Delete what lies below `offset`; -1 stands for the high watermark (KIP-107)."""
 
     topic: str
@@ -291,16 +268,14 @@ class DeleteRecordsPartition:
     offset: int
 
 
-@attrs.frozen(kw_only=True)
-class DeleteRecordsRequest:
+class DeleteRecordsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Asked of the partitions' leader."""
 
     timeout_ms: int
     partitions: list[DeleteRecordsPartition]
 
 
-@attrs.frozen(kw_only=True)
-class DeleteRecordsResult:
+class DeleteRecordsResult(msgspec.Struct, frozen=True, kw_only=True):
     """`low_watermark`: no replica that is alive or may lead holds anything below it any more."""
 
     topic: str
@@ -312,6 +287,5 @@ class DeleteRecordsResult:
     message: str = ""
 
 
-@attrs.frozen(kw_only=True)
-class DeleteRecordsResponse:
+class DeleteRecordsResponse(msgspec.Struct, frozen=True, kw_only=True):
     partitions: list[DeleteRecordsResult]

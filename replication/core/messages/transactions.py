@@ -5,13 +5,12 @@ Every answer has an `error` and a `message`, and with NOT_COORDINATOR a hint whe
 
 from __future__ import annotations
 
-import attrs
+import msgspec
 
 from .admin import PartitionName
 
 
-@attrs.frozen(kw_only=True)
-class InitTransactionsRequest:
+class InitTransactionsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Take a transactional id over: whatever an earlier producer of that id has open is aborted.
 
     `producer_id`, `producer_epoch`: what the asking producer was told last, -1 on its first request. It is fenced
@@ -24,8 +23,7 @@ class InitTransactionsRequest:
     producer_epoch: int = -1
 
 
-@attrs.frozen(kw_only=True)
-class EndTransactionRequest:
+class EndTransactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Commit or abort. `version` 2: the transaction had its epoch for itself, and the answer has the next one's."""
 
     transactional_id: str
@@ -35,8 +33,7 @@ class EndTransactionRequest:
     version: int = 2
 
 
-@attrs.frozen(kw_only=True)
-class ProducerIdResponse:
+class ProducerIdResponse(msgspec.Struct, frozen=True, kw_only=True):
     """Producer id and epoch of the next transaction."""
 
     error: int = 0
@@ -47,8 +44,7 @@ class ProducerIdResponse:
     leader_epoch: int = -1
 
 
-@attrs.frozen(kw_only=True)
-class AddPartitionsRequest:
+class AddPartitionsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Have partitions belong to the transaction of a producer.
 
     `verify_only`: say whether they do. `view_revision`: of the store, as the asking leader had read it: the topics
@@ -64,8 +60,7 @@ class AddPartitionsRequest:
     version: int = 2
 
 
-@attrs.frozen(kw_only=True)
-class AddPartitionsResponse:
+class AddPartitionsResponse(msgspec.Struct, frozen=True, kw_only=True):
     """One outcome for all partitions: they stand in one record."""
 
     error: int = 0
@@ -74,8 +69,7 @@ class AddPartitionsResponse:
     leader_epoch: int = -1
 
 
-@attrs.frozen(kw_only=True)
-class TransactionMarkers:
+class TransactionMarkers(msgspec.Struct, frozen=True, kw_only=True):
     """The end of one transaction, for partitions that one node leads. `producer_epoch` is that of the marker."""
 
     transactional_id: str
@@ -87,16 +81,14 @@ class TransactionMarkers:
     partitions: list[PartitionName]
 
 
-@attrs.frozen(kw_only=True)
-class WriteMarkersRequest:
+class WriteMarkersRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`coordinator_epoch`: the leader epoch of the coordinator's partition; each entry has its own."""
 
     coordinator_epoch: int
     markers: list[TransactionMarkers]
 
 
-@attrs.frozen(kw_only=True)
-class MarkerOutcome:
+class MarkerOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """An outcome without an error: the marker is committed in the partition."""
 
     producer_id: int
@@ -105,22 +97,19 @@ class MarkerOutcome:
     error: int = 0
 
 
-@attrs.frozen(kw_only=True)
-class WriteMarkersResponse:
+class WriteMarkersResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of each marker; partitions that are missing were not looked at."""
 
     outcomes: list[MarkerOutcome]
 
 
-@attrs.frozen(kw_only=True)
-class DescribeTransactionsRequest:
+class DescribeTransactionsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Transactional ids that the same partition coordinates."""
 
     transactional_ids: list[str]
 
 
-@attrs.frozen(kw_only=True)
-class TransactionDescription:
+class TransactionDescription(msgspec.Struct, frozen=True, kw_only=True):
     """`error` is TRANSACTIONAL_ID_NOT_FOUND for an id that nobody has used, or that has expired."""
 
     transactional_id: str
@@ -130,50 +119,45 @@ class TransactionDescription:
     producer_epoch: int = -1
     timeout_ms: int = -1
     start_ms: int = -1
-    partitions: list[PartitionName] = attrs.Factory(list)
+    partitions: list[PartitionName] = msgspec.field(default_factory=list)
 
 
-@attrs.frozen(kw_only=True)
-class DescribeTransactionsResponse:
+class DescribeTransactionsResponse(msgspec.Struct, frozen=True, kw_only=True):
     error: int = 0
     message: str = ""
-    transactions: list[TransactionDescription] = attrs.Factory(list)
+    transactions: list[TransactionDescription] = msgspec.field(default_factory=list)
     leader: int = -1
     leader_epoch: int = -1
 
 
-@attrs.frozen(kw_only=True)
-class ListTransactionsRequest:
+class ListTransactionsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`statuses`, `producer_ids`: those alone, if any are named. `longer_than_ms`: those alone whose transaction
     began at least so long ago, whatever has become of it since; -1: all.
 
     `partitions`: of the topic that keeps them, those alone; it is an error if the node does not lead one of them.
     """
 
-    statuses: list[str] = attrs.Factory(list)
-    producer_ids: list[int] = attrs.Factory(list)
+    statuses: list[str] = msgspec.field(default_factory=list)
+    producer_ids: list[int] = msgspec.field(default_factory=list)
     longer_than_ms: int = -1
-    partitions: list[int] = attrs.Factory(list)
+    partitions: list[int] = msgspec.field(default_factory=list)
 
 
-@attrs.frozen(kw_only=True)
-class TransactionListing:
+class TransactionListing(msgspec.Struct, frozen=True, kw_only=True):
     transactional_id: str
     producer_id: int
     status: str
 
 
-@attrs.frozen(kw_only=True)
-class ListTransactionsResponse:
+class ListTransactionsResponse(msgspec.Struct, frozen=True, kw_only=True):
     error: int = 0
     message: str = ""
-    transactions: list[TransactionListing] = attrs.Factory(list)
+    transactions: list[TransactionListing] = msgspec.field(default_factory=list)
     leader: int = -1
     leader_epoch: int = -1
 
 
-@attrs.frozen(kw_only=True)
-class AbortTransactionRequest:
+class AbortTransactionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Abort what a producer has open in one partition, which no coordinator knows of any more (KIP-664).
 
     `start_offset`: where that begins; -1: the sender knows the `coordinator_epoch` instead, which must not be below
@@ -188,8 +172,7 @@ class AbortTransactionRequest:
     coordinator_epoch: int = -1
 
 
-@attrs.frozen(kw_only=True)
-class AbortTransactionResponse:
+class AbortTransactionResponse(msgspec.Struct, frozen=True, kw_only=True):
     """Without an error the marker is committed."""
 
     error: int = 0

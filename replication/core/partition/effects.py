@@ -5,15 +5,14 @@ Log effects of one replica are carried out and reported in issue order.
 
 from __future__ import annotations
 
-import attrs
+import msgspec
 
 from ..control.records import PartitionRecord
 from ..errors import ErrorCode
 from ..types import NO_LEADER, BatchMeta, EpochEnd, PartitionId
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Append:
+class Append(msgspec.Struct, frozen=True, kw_only=True):
     """Write batches at `base_offset`; with a `leader_epoch` stamp both into them, without write them as they are.
 
     may_skip: offsets may be missing between them, and before the first. begins_inside: the log is empty, and its
@@ -30,8 +29,7 @@ class Append:
     begins_inside: bool = False
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class AssignEpoch:
+class AssignEpoch(msgspec.Struct, frozen=True, kw_only=True):
     """Store (epoch, start offset) before any later append. Answered by `EpochAssigned` or `LogFailed`."""
 
     partition: PartitionId
@@ -39,8 +37,7 @@ class AssignEpoch:
     start_offset: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Truncate:
+class Truncate(msgspec.Struct, frozen=True, kw_only=True):
     """Cut the log so that it ends at or before `offset`, on a batch boundary.
 
     With `restart` drop everything and begin again at `offset`. With `keep` first copy the part that goes, as a
@@ -53,8 +50,7 @@ class Truncate:
     keep: bool = False
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class AdvanceLogStart:
+class AdvanceLogStart(msgspec.Struct, frozen=True, kw_only=True):
     """Give up what lies below `offset`, on the device before it is reported.
 
     Answered by `LogStartAdvanced` or `LogFailed`.
@@ -64,8 +60,7 @@ class AdvanceLogStart:
     offset: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class ReplyDeleteRecords:
+class ReplyDeleteRecords(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a `DeleteRecords`; told exactly once for each.
 
     `low_watermark`: no replica that may serve or lead holds anything below it.
@@ -79,8 +74,7 @@ class ReplyDeleteRecords:
     message: str = ""
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class ReplyProduce:
+class ReplyProduce(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of a `Produce`; told exactly once for each, at acks=0 too."""
 
     request_id: int
@@ -92,22 +86,19 @@ class ReplyProduce:
     message: str = ""
 
 
-@attrs.frozen(slots=True)
-class KeepBatch:
+class KeepBatch(msgspec.Struct, frozen=True):
     """A batch waits beyond this step: an `Append` of it may follow, or a `DropBatch`."""
 
     handle: object
 
 
-@attrs.frozen(slots=True)
-class DropBatch:
+class DropBatch(msgspec.Struct, frozen=True):
     """A batch that was kept will not be appended."""
 
     handle: object
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class AddToTransaction:
+class AddToTransaction(msgspec.Struct, frozen=True, kw_only=True):
     """Have the transaction's coordinator add this partition. Answered by `AddAnswered` of this attempt, once.
 
     `verify_only`: ask whether the client has added it. `delay`: seconds to wait before; the coordinator was busy.
@@ -122,16 +113,14 @@ class AddToTransaction:
     delay: float = 0.0
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Admission:
+class Admission(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to an `Admit`, told exactly once for each; without an error, to be acted on in the same turn."""
 
     request_id: int
     error: ErrorCode
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class FetchAnswer:
+class FetchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer that a `Fetch` may get now: an error, a divergence, or batches in [fetch_offset, limit_offset).
 
     No effect, but the value of `Replica.fetch`. `news`: there is something to say (data, an error, a divergence, a
@@ -151,8 +140,7 @@ class FetchAnswer:
     last_stable_offset: int = -1
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class FetchNext:
+class FetchNext(msgspec.Struct, frozen=True, kw_only=True):
     """Ask `leader` for what follows `fetch_offset`. Answered by `Fetched` or `FetchFailed`.
 
     `delayed`: not before `replica_fetch_backoff` is over.
@@ -168,8 +156,7 @@ class FetchNext:
     delayed: bool = False
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class ProposeIsr:
+class ProposeIsr(msgspec.Struct, frozen=True, kw_only=True):
     """Store `record` if the key still has `version` and every node of `joining` this incarnation.
 
     Answered by `IsrStored`, `IsrRefused` or `IsrUnclear`.
@@ -184,15 +171,13 @@ class ProposeIsr:
     """Members that it takes out of the ISR."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class ReadRecord:
+class ReadRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Read the partition's record again and tell it by `RecordChanged`."""
 
     partition: PartitionId
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Retire:
+class Retire(msgspec.Struct, frozen=True, kw_only=True):
     """This node holds no replica of the partition any more: its log goes, and this machine is forgotten.
 
     Its last effect; nothing of the log is outstanding. Should the node be given a replica again, that is another
@@ -204,8 +189,7 @@ class Retire:
     moved: bool = False
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class RoleChanged:
+class RoleChanged(msgspec.Struct, frozen=True, kw_only=True):
     """For the log book: what this replica is from now on, and why."""
 
     partition: PartitionId
@@ -215,8 +199,7 @@ class RoleChanged:
     reason: str
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class CutRefused:
+class CutRefused(msgspec.Struct, frozen=True, kw_only=True):
     """For the operator: to follow its leader this replica would have to drop what it knows to be committed.
 
     Its leader lacks committed records though no unclean election has taken place: it was put back to an older

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import attrs
+import msgspec
 
 from ..control.records import Versioned
 from ..errors import ErrorCode
@@ -29,8 +29,7 @@ class TransactionTag(NamedTuple):
     version: int = 2
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Opened:
+class Opened(msgspec.Struct, frozen=True, kw_only=True):
     """The log is open (or open again): what it holds. Everything known of it before is void."""
 
     log_start_offset: int
@@ -42,15 +41,13 @@ class Opened:
     """Transactions whose marker stands at or above the high watermark, in the order of the markers."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class LogFailed:
+class LogFailed(msgspec.Struct, frozen=True, kw_only=True):
     """The log took an effect neither wholly nor at all; it serves nothing until `Opened`."""
 
     reason: str
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class RecordChanged:
+class RecordChanged(msgspec.Struct, frozen=True, kw_only=True):
     """The partition's record as the store has it now (older ones are ignored).
 
     Never as it was before this process registered: that may name its predecessor as leader.
@@ -59,20 +56,17 @@ class RecordChanged:
     versioned: Versioned
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class TopicDeleted:
+class TopicDeleted(msgspec.Struct, frozen=True, kw_only=True):
     """The store has no such topic any more, or another of the same name: this replica is of neither."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class NodesChanged:
+class NodesChanged(msgspec.Struct, frozen=True, kw_only=True):
     """The living nodes and their incarnations, as the store has them now."""
 
     live: Mapping[int, int]
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Produce:
+class Produce(msgspec.Struct, frozen=True, kw_only=True):
     """One batch to append. `handle` is the host's name for the bytes; it comes back in `Append`.
 
     `transaction`: of which transactional id a batch is; markers and batches of a coordinator have `origin`
@@ -89,8 +83,7 @@ class Produce:
     transaction: TransactionTag | None = None
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Admit:
+class Admit(msgspec.Struct, frozen=True, kw_only=True):
     """May a transactional write of a coordinator's shard be decided on? Answered by one `Admission`.
 
     As a producer's batch, it waits until its partition is in the transaction.
@@ -103,8 +96,7 @@ class Admit:
     deadline: float
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class AddAnswered:
+class AddAnswered(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of the transaction's coordinator to an `AddToTransaction`, or why it could not be asked."""
 
     producer_id: int
@@ -113,20 +105,17 @@ class AddAnswered:
     error: ErrorCode
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Appended:
+class Appended(msgspec.Struct, frozen=True, kw_only=True):
     """The oldest outstanding `Append` is in the log and readable."""
 
     log_end_offset: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class EpochAssigned:
+class EpochAssigned(msgspec.Struct, frozen=True, kw_only=True):
     """The oldest outstanding `AssignEpoch` is stored."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Truncated:
+class Truncated(msgspec.Struct, frozen=True, kw_only=True):
     """The oldest outstanding `Truncate` is done: what the log holds now."""
 
     log_start_offset: int
@@ -137,8 +126,7 @@ class Truncated:
     """As in `Opened`."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class DeleteRecords:
+class DeleteRecords(msgspec.Struct, frozen=True, kw_only=True):
     """A client's request that nothing below `offset` is kept; -1 stands for the high watermark (KIP-107)."""
 
     request_id: int
@@ -146,22 +134,19 @@ class DeleteRecords:
     deadline: float
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class LogStartAdvanced:
+class LogStartAdvanced(msgspec.Struct, frozen=True, kw_only=True):
     """The oldest outstanding `AdvanceLogStart` is done, and the new log start is on the device."""
 
     log_start_offset: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class LogStartRaised:
+class LogStartRaised(msgspec.Struct, frozen=True, kw_only=True):
     """Retention has removed the oldest segments: the log begins here now, and a restart will find it so."""
 
     log_start_offset: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Fetch:
+class Fetch(msgspec.Struct, frozen=True, kw_only=True):
     """A follower's (or a consumer's, `replica_id` -1) question for one partition.
 
     Asked by `Replica.fetch`, and again when a parked request is looked at again. `high_watermark` is the one that
@@ -183,8 +168,7 @@ class Fetch:
     max_bytes: int = 0
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Fetched:
+class Fetched(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to our own `FetchNext` of the same offset and epochs; `handle` names its bytes.
 
     Without `last_fetched_epoch` the host vouches that no answer is told after `FetchFailed` or `Parts.stop`: a
@@ -205,38 +189,33 @@ class Fetched:
     """Offsets may be missing between batches, as compaction leaves them."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class FetchFailed:
+class FetchFailed(msgspec.Struct, frozen=True, kw_only=True):
     """Our `FetchNext` of this offset and leader epoch got no answer."""
 
     fetch_offset: int
     leader_epoch: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class IsrStored:
+class IsrStored(msgspec.Struct, frozen=True, kw_only=True):
     """The proposal was stored; the key has this version now."""
 
     proposal_id: int
     version: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class IsrRefused:
+class IsrRefused(msgspec.Struct, frozen=True, kw_only=True):
     """The proposal is certainly not stored, because a member is not (or not the same) in the store."""
 
     proposal_id: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class IsrUnclear:
+class IsrUnclear(msgspec.Struct, frozen=True, kw_only=True):
     """The record changed under the proposal, or the outcome of the write is unknown."""
 
     proposal_id: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True, kw_only=True):
     """Time has passed; told a few times in each `replica_lag_time_max`."""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import ErrorCode
-from ..making import maker
 from ..types import NO_LEADER, EpochEnd
 from . import effects as fx
 from . import events as ev
@@ -13,8 +12,6 @@ from .epochs import truncation_point
 
 if TYPE_CHECKING:
     from .replica import Replica
-
-_append, _fetch_next = maker(fx.Append), maker(fx.FetchNext)
 
 
 class FollowerRole:
@@ -58,7 +55,7 @@ class FollowerRole:
         self._asked = (log.log_end_offset, latest)
         self._replica.parts.want(
             self._replica.partition,
-            _fetch_next(
+            fx.FetchNext(
                 leader=self._leader,
                 leader_epoch=self._leader_epoch,
                 fetch_offset=log.log_end_offset,
@@ -190,7 +187,7 @@ class FollowerRole:
         self._leader_log_start = event.log_start_offset
         log.expect(batches)
         self._replica.emit(
-            _append(
+            fx.Append(
                 partition=self._replica.partition,
                 handle=event.handle,
                 batches=batches,

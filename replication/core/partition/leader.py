@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import attrs
+from msgspec import structs
 
 from ..errors import ErrorCode
-from ..making import maker, named
 from ..messages import MOST_PRODUCERS, ActiveProducer, DescribeProducersResult
-from ..types import CONSUMER, NO_EPOCH, NO_PRODUCER, BatchMeta, EpochEnd
+from ..types import CONSUMER, NO_EPOCH, NO_PRODUCER, BatchMeta, EpochEnd, named
 from . import effects as fx
 from . import events as ev
 from . import isr as rules
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from .replica import Replica
 
 ACKS_ALL = -1
-
-_fetch_answer = maker(fx.FetchAnswer)
-_append, _reply_produce = maker(fx.Append), maker(fx.ReplyProduce)
 
 
 class LeaderRole:
@@ -163,7 +159,7 @@ class LeaderRole:
         batch = _placed(event.batch, base_offset, self.epoch)
         log.expect((batch,), self.epoch)
         self._replica.emit(
-            _append(
+            fx.Append(
                 partition=self._replica.partition,
                 handle=event.handle,
                 batches=(batch,),
@@ -215,7 +211,7 @@ class LeaderRole:
     ) -> None:
         self._replica.parts.replied(
             self._replica.partition,
-            _reply_produce(
+            fx.ReplyProduce(
                 request_id=request_id,
                 error=error,
                 base_offset=base_offset if error == ErrorCode.NONE else -1,
@@ -374,7 +370,7 @@ class LeaderRole:
             or (not consumer and event.high_watermark < min(log.high_watermark, event.fetch_offset))
             or (not consumer and event.log_start_offset < log.log_start_offset)
         )
-        return _fetch_answer(
+        return fx.FetchAnswer(
             error=error,
             news=news,
             fetch_offset=event.fetch_offset,
@@ -561,7 +557,7 @@ class LeaderRole:
         said = self.describe_producer(NO_PRODUCER)
         if said.error != ErrorCode.NONE:
             return said
-        return attrs.evolve(said, producers=active_producers(self._replica.log.producers, timestamps))
+        return structs.replace(said, producers=active_producers(self._replica.log.producers, timestamps))
 
     def why_out(self, node: int) -> str:
         """Why a replica is not in the ISR, in words; empty if it is."""

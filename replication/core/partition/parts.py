@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import attrs
+import msgspec
 
 from ..types import PartitionId
 from . import effects as fx
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Parts:
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """One call for each thing that a replica tells. A part takes note, and does not call the replica back: the
     replica is in the middle of a step.
     """

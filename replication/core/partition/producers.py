@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Iterable
 
-from ..making import maker, named
 from ..types import (
     NO_PRODUCER,
     SEQUENCE_MODULUS,
@@ -17,14 +16,13 @@ from ..types import (
     EndedTransaction,
     ProducerEntry,
     SequencedBatch,
+    named,
 )
 from .open_transactions import OpenTransactions
 
 BATCHES_KEPT = 5
 _KEPT_BESIDE = slice(1 - BATCHES_KEPT, None)
 """Of the batches of a producer, those that are kept beside another one."""
-
-_entry = maker(ProducerEntry)
 
 
 class SequenceVerdict(enum.Enum):
@@ -103,10 +101,10 @@ class ProducerTable:
         kept = named(SequencedBatch, (sequence, last_sequence, base_offset, base_offset + count - 1))
         entry = self._entries.get(producer_id)
         if entry is None:
-            self._entries[producer_id] = _entry(producer_id, epoch, (kept,))
+            self._entries[producer_id] = ProducerEntry(producer_id, epoch, (kept,))
             return
         earlier = entry.batches[_KEPT_BESIDE] if entry.producer_epoch == epoch else ()
-        self._entries[producer_id] = _entry(
+        self._entries[producer_id] = ProducerEntry(
             producer_id, epoch, (*earlier, kept), entry.coordinator_epoch, entry.first_offset
         )
 
@@ -129,7 +127,7 @@ class ProducerTable:
                 batch.base_sequence, batch.last_sequence, batch.base_offset, batch.next_offset - 1
             )
             batches = (*batches[_KEPT_BESIDE], kept)
-        self._entries[batch.producer_id] = _entry(
+        self._entries[batch.producer_id] = ProducerEntry(
             batch.producer_id,
             batch.producer_epoch,
             batches,

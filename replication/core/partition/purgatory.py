@@ -10,9 +10,9 @@ import heapq
 from collections.abc import Callable
 from typing import NamedTuple
 
-import attrs
+import msgspec
 
-from ..making import named
+from ..types import named
 
 
 class Parked(NamedTuple):
@@ -67,8 +67,7 @@ class ProducePurgatory:
         return everything
 
 
-@attrs.frozen(slots=True)
-class ParkedDeletion:
+class ParkedDeletion(msgspec.Struct, frozen=True):
     """Waits until no replica holds anything below `offset`."""
 
     offset: int

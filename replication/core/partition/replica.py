@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import attrs
+import msgspec
 
 from ..control.elections import MOST_EPOCHS, LogInfo
 from ..control.records import Versioned
@@ -25,8 +25,7 @@ from .log_state import LogState
 from .parts import Parts
 
 
-@attrs.frozen(kw_only=True)
-class ReplicaSettings:
+class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds throughout. `replica_lag_time_max`: Kafka's `replica.lag.time.max.ms`, 30 s there and here."""
 
     replica_lag_time_max: float = 30.0

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-import attrs
+import msgspec
+from msgspec import structs
 
 from ..control import records as rec
 from ..control.internal_topics import DECISION_BYTES, STANDARD
@@ -22,7 +23,7 @@ from ..store_transaction import Absent, Compare, Put
 from ..types import NO_LEADER, PartitionId, Value
 from .repair import FoundFolder, FoundLog, processes, producer_ids
 
-_FIELDS = {name.replace("_", "."): name for name in (field.name for field in attrs.fields(rec.TopicConfig))}
+_FIELDS = {name.replace("_", "."): name for name in (field.name for field in structs.fields(rec.TopicConfig))}
 _UNCLEAN = "unclean.leader.election.enable"
 _FLUSH = "flush.messages"
 _WITHOUT_EFFECT = frozenset(
@@ -53,8 +54,7 @@ class AdoptionError(Exception):
         self.problems = tuple(problems)
 
 
-@attrs.frozen(kw_only=True)
-class OpenTransaction:
+class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
     """A transaction whose marker is not in a log. `transactional_id`: where the coordinator's log tells it."""
 
     topic: str
@@ -63,8 +63,7 @@ class OpenTransaction:
     transactional_id: str = ""
 
 
-@attrs.frozen(kw_only=True)
-class AdoptedFolder:
+class AdoptedFolder(msgspec.Struct, frozen=True, kw_only=True):
     """One folder of a broker's, and what else a plan goes by.
 
     source: the folder of Kafka's. metadata: None if it has no copy of the metadata log. settings: those of the
@@ -78,8 +77,7 @@ class AdoptedFolder:
     settings: dict[str, str]
 
 
-@attrs.frozen(kw_only=True)
-class Adoption:
+class Adoption(msgspec.Struct, frozen=True, kw_only=True):
     """The records to write into an empty store.
 
     identity: last, by itself: a store without it belongs to no cluster, and no node starts on it.
@@ -283,10 +281,10 @@ def _topic(
     if problems:
         raise AdoptionError(problems)
     factor = max((len(each.replicas) for each in topic.partitions.values()), default=1)
-    config = attrs.evolve(config, min_insync_replicas=min(config.min_insync_replicas, factor))
+    config = structs.replace(config, min_insync_replicas=min(config.min_insync_replicas, factor))
     if topic.name in STANDARD:
         # What its coordinators rely on, whatever Kafka's brokers were set to.
-        config = attrs.evolve(
+        config = structs.replace(
             config,
             cleanup_policy="compact",
             unclean_leader_election="wait",

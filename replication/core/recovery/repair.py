@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import attrs
+import msgspec
+from msgspec import structs
 
 from ..control import records as rec
 from ..control.elections import WAIT
@@ -39,8 +40,7 @@ with all else."""
 _Write = Callable[[str, object], None]
 
 
-@attrs.frozen(kw_only=True)
-class FoundLog:
+class FoundLog(msgspec.Struct, frozen=True, kw_only=True):
     """One partition's log in one folder.
 
     epochs: each leader epoch that it knows of, and where that begins, in order; the first covers what is deleted.
@@ -108,8 +108,7 @@ class FoundLog:
         return end <= self.log_end_offset and self.epoch_at(end - 1) <= other.epochs[0][0]
 
 
-@attrs.frozen(kw_only=True)
-class FoundFolder:
+class FoundFolder(msgspec.Struct, frozen=True, kw_only=True):
     """One log directory of a node that is stopped. `incarnation`, `pulse`, `revision` and `leader_epoch` are those
     of its proof.
     """
@@ -126,8 +125,7 @@ class FoundFolder:
     logs: tuple[FoundLog, ...]
 
 
-@attrs.frozen(kw_only=True)
-class Repair:
+class Repair(msgspec.Struct, frozen=True, kw_only=True):
     """The records to write, in this order, and the findings for the operator.
 
     floor: the revision above which the store's must be raised when all is written.
@@ -296,7 +294,7 @@ def _topics(
         ((topic_id, (count, factor)),) = by_id.items()
         known = topics.get(name)
         if known is not None and known.topic_id == topic_id:
-            topics[name] = attrs.evolve(
+            topics[name] = structs.replace(
                 known,
                 partitions=max(known.partitions, count),
                 was_compacted=known.was_compacted or topic_id in skipping,

@@ -7,7 +7,8 @@ answer asks again with the epoch that it had (`last_epoch`) and is told the same
 
 from __future__ import annotations
 
-import attrs
+import msgspec
+from msgspec import structs
 
 from ..errors import ErrorCode
 from .records import LAST_EPOCH, NO_EPOCH, NO_ID, Status, TransactionValue, by_topic
@@ -16,24 +17,21 @@ FIRST_VERSION = 1
 """Of the protocol of clients whose transactions share an epoch."""
 
 
-@attrs.frozen(slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """Nothing changes."""
 
     error: ErrorCode
     message: str
 
 
-@attrs.frozen(slots=True)
-class Told:
+class Told(msgspec.Struct, frozen=True):
     """Nothing changes; the request was carried out before, or asks for what is so already."""
 
     producer_id: int
     producer_epoch: int
 
 
-@attrs.frozen(slots=True)
-class Waits:
+class Waits(msgspec.Struct, frozen=True):
     """Until the transaction that is being ended has ended; then the request is decided again.
 
     `briefly`: for no longer than its sender would wait before it asks again, if it is told CONCURRENT_TRANSACTIONS.
@@ -42,13 +40,11 @@ class Waits:
     briefly: bool = False
 
 
-@attrs.frozen(slots=True)
-class NeedsId:
+class NeedsId(msgspec.Struct, frozen=True):
     """A fresh producer id is needed first; then the request is decided again."""
 
 
-@attrs.frozen(slots=True)
-class Changed:
+class Changed(msgspec.Struct, frozen=True):
     """The record to write; `then_waits`: the request itself is decided again after what that begins."""
 
     value: TransactionValue
@@ -95,7 +91,9 @@ def init(
     bumped = _bumped(now, last, fresh_id, wall_ms)
     if bumped is None:
         return NeedsId()
-    return Changed(attrs.evolve(bumped, status=Status.EMPTY, topics=None, timeout_ms=timeout_ms, start_ms=-1))
+    return Changed(
+        structs.replace(bumped, status=Status.EMPTY, topics=None, timeout_ms=timeout_ms, start_ms=-1)
+    )
 
 
 def add(
@@ -125,7 +123,7 @@ def add(
     if begun and partitions <= now.partitions:
         return Told(*ids)
     return Changed(
-        attrs.evolve(
+        structs.replace(
             now,
             status=Status.ONGOING,
             topics=by_topic(partitions | now.partitions if begun else partitions),
@@ -202,7 +200,7 @@ def _end_current(
     bumped = _bumped(now, now.producer_epoch, fresh_id, wall_ms)
     if bumped is None:
         return NeedsId()
-    return Changed(attrs.evolve(bumped, status=Status.COMPLETE_ABORT, topics=()))
+    return Changed(structs.replace(bumped, status=Status.COMPLETE_ABORT, topics=()))
 
 
 def _end_again(now: TransactionValue, committed: bool) -> Outcome:
@@ -223,7 +221,7 @@ def prepare(
         if fresh_id is None:
             return None
         next_id = fresh_id
-    return attrs.evolve(
+    return structs.replace(
         _prepared(now, committed, wall_ms),
         producer_epoch=now.producer_epoch + 1,
         previous_producer_id=NO_ID,
@@ -234,7 +232,7 @@ def prepare(
 
 def complete(now: TransactionValue, wall_ms: int) -> TransactionValue:
     """Every partition knows the outcome."""
-    done = attrs.evolve(
+    done = structs.replace(
         now,
         status=Status.COMPLETE_COMMIT if now.status.is_committed else Status.COMPLETE_ABORT,
         topics=(),
@@ -242,7 +240,7 @@ def complete(now: TransactionValue, wall_ms: int) -> TransactionValue:
     )
     if now.next_producer_id == NO_ID:
         return done
-    return attrs.evolve(
+    return structs.replace(
         done,
         producer_id=now.next_producer_id,
         producer_epoch=0,
@@ -253,7 +251,7 @@ def complete(now: TransactionValue, wall_ms: int) -> TransactionValue:
 
 def _prepared(now: TransactionValue, committed: bool, wall_ms: int) -> TransactionValue:
     status = Status.PREPARE_COMMIT if committed else Status.PREPARE_ABORT
-    return attrs.evolve(now, status=status, last_update_ms=wall_ms)
+    return structs.replace(now, status=status, last_update_ms=wall_ms)
 
 
 def _bumped(
@@ -261,7 +259,7 @@ def _bumped(
 ) -> TransactionValue | None:
     """The next epoch of an idle id; None if a fresh producer id is needed for it."""
     if now.producer_epoch < LAST_EPOCH:
-        return attrs.evolve(
+        return structs.replace(
             now,
             producer_epoch=now.producer_epoch + 1,
             previous_producer_id=NO_ID,
@@ -270,7 +268,7 @@ def _bumped(
         )
     if fresh_id is None:
         return None
-    return attrs.evolve(
+    return structs.replace(
         now,
         producer_id=fresh_id,
         producer_epoch=0,

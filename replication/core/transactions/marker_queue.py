@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import attrs
+import msgspec
 
 from ..errors import ErrorCode
 from ..messages.admin import PartitionName
@@ -39,8 +40,7 @@ class Leaders(Protocol):
         ...
 
 
-@attrs.frozen(slots=True)
-class SendMarkers:
+class SendMarkers(msgspec.Struct, frozen=True):
     """Have a node write markers, with one attempt; answered by `MarkersAnswered` of the same number, once."""
 
     attempt: int
@@ -48,8 +48,7 @@ class SendMarkers:
     request: WriteMarkersRequest
 
 
-@attrs.frozen(slots=True)
-class MarkersAnswered:
+class MarkersAnswered(msgspec.Struct, frozen=True):
     """The answer to a `SendMarkers`; no outcomes if nobody knows."""
 
     attempt: int

@@ -6,7 +6,7 @@ import enum
 from functools import lru_cache
 from typing import Any
 
-import attrs
+import msgspec
 
 from ..groups.record_codec import Unknown
 from ..kafka.schema import Array, Field, RecordFormatError, Schema, decode, encode
@@ -50,8 +50,7 @@ HELD = frozenset({Status.ONGOING.name, Status.PREPARE_COMMIT.name, Status.PREPAR
 """States, by the names that messages have for them, in which a coordinator has yet to end a transaction."""
 
 
-@attrs.frozen(slots=True)
-class TransactionKey:
+class TransactionKey(msgspec.Struct, frozen=True):
     """Version 0."""
 
     transactional_id: str
@@ -62,16 +61,14 @@ class TransactionKey:
         return self.transactional_id
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class TopicPartitions:
+class TopicPartitions(msgspec.Struct, frozen=True, kw_only=True):
     """Partitions of one topic, ascending."""
 
     topic: str
     partitions: tuple[int, ...]
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class TransactionValue:
+class TransactionValue(msgspec.Struct, frozen=True, kw_only=True):
     """Versions 0 and 1; times in milliseconds since 1970. It is also the coordinator's state of a transactional id.
 
     `last_epoch`: the one whose holder owns `producer_epoch` (-1: nobody), so that it may ask again for what it was

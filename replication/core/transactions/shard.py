@@ -6,7 +6,8 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import attrs
+import msgspec
+from msgspec import structs
 
 from ..coordination.bounds import check_transaction
 from ..coordination.decisions import Clock, Decision, Note, OutwardMachine, Proof, Reply
@@ -32,8 +33,7 @@ _MOST_TOLD = 10_000
 """Transactions of one listing."""
 
 
-@attrs.frozen(kw_only=True)
-class TransactionSettings:
+class TransactionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds. `max_timeout_ms`: the longest that a producer may ask for (`transaction_max_timeout_ms`).
 
     `expiration_ms`: after so long without use a transactional id is forgotten (`transactional_id_expiration_ms`).
@@ -46,28 +46,24 @@ class TransactionSettings:
     expire_interval_ms: int = 3_600_000
 
 
-@attrs.frozen(slots=True)
-class AllocateIds:
+class AllocateIds(msgspec.Struct, frozen=True):
     """Have so many producer ids kept for this coordinator, by the metadata store; told by `IdsAllocated`."""
 
     count: int
 
 
-@attrs.frozen(slots=True)
-class IdsAllocated:
+class IdsAllocated(msgspec.Struct, frozen=True):
     """Nobody else is given these ids; none if it failed, then they are asked for again."""
 
     first: int
     count: int
 
 
-@attrs.frozen(slots=True)
-class ReadRevision:
+class ReadRevision(msgspec.Struct, frozen=True):
     """Have the metadata store's revision read, after this; told by `RevisionRead`."""
 
 
-@attrs.frozen(slots=True)
-class RevisionRead:
+class RevisionRead(msgspec.Struct, frozen=True):
     """The store was at `revision`, or beyond; None if it could not be read, then it is asked for again."""
 
     revision: int | None
@@ -197,7 +193,7 @@ class TransactionCoordinator(OutwardMachine):
         try:
             check_transaction(message)
         except GroupRefusal as refused:
-            failure = attrs.evolve(self.failure(message, refused.error), message=refused.message)
+            failure = structs.replace(self.failure(message, refused.error), message=refused.message)
             return self._read(request_id, failure)
         match message:
             case tm.DescribeTransactionsRequest():
@@ -209,7 +205,7 @@ class TransactionCoordinator(OutwardMachine):
         match outcome:
             case epochs.Refused(error=error, message=text):
                 return self._answer(
-                    request_id, name, attrs.evolve(self.failure(message, error), message=text)
+                    request_id, name, structs.replace(self.failure(message, error), message=text)
                 )
             case epochs.Told(producer_id=producer_id, producer_epoch=epoch):
                 return self._answer(request_id, name, _told(message, producer_id, epoch))
@@ -313,7 +309,7 @@ class TransactionCoordinator(OutwardMachine):
             if isinstance(message, tm.AddPartitionsRequest):
                 self.withdrawn(request_id, clock)
                 still = epochs.still_ending()
-                failure = attrs.evolve(self.failure(message, still.error), message=still.message)
+                failure = structs.replace(self.failure(message, still.error), message=still.message)
                 return self._answer(request_id, message.transactional_id, failure)
         while self._runnable:
             request_id = self._runnable.popleft()

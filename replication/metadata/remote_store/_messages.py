@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import TypeVar
 
 import msgspec
+from msgspec import structs
 
 from ....transport import ProtocolError
 from .._limits import Limits
@@ -151,7 +152,7 @@ class Found(_Message):
 
     def pages(self, page_bytes: int) -> list[Found]:
         """This answer in parts of about `page_bytes` at most, one entry at least; nothing is said twice."""
-        pages = [msgspec.structs.replace(self, entries=[], deleted=[])]
+        pages = [structs.replace(self, entries=[], deleted=[])]
         room = page_bytes
         for key in self.deleted:
             room = _turn(pages, room, page_bytes, len(key.encode()) + _ITEM_BYTES)
@@ -170,7 +171,7 @@ def _turn(pages: list[Found], room: int, page_bytes: int, size: int) -> int:
     """The room left after an item of `size`, on a new page if the last one has none for it."""
     last = pages[-1]
     if size > room and (last.entries or last.deleted):
-        pages.append(msgspec.structs.replace(last, entries=[], deleted=[]))
+        pages.append(structs.replace(last, entries=[], deleted=[]))
         room = page_bytes
     return room - size
 

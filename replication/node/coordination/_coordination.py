@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
+from msgspec import structs
 
 from ....storage import StorageError
 from ... import wire
@@ -257,4 +258,4 @@ def _as_seen(request: Inbound) -> Any:
         return message
     if isinstance(request, TransportInbound) or not message.client_host:
         changes["client_host"] = str(request.peer)
-    return attrs.evolve(message, **changes)
+    return structs.replace(message, **changes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import attrs
+from msgspec import structs
 
 from ...core.control.internal_topics import GROUPS, STANDARD, TRANSACTIONS, InternalTopic
 from ...core.groups.moves import MigrationPolicy
@@ -42,13 +42,13 @@ def group_settings(settings: NodeSettings) -> GroupSettings:
 
 def internal_topics(settings: NodeSettings) -> dict[str, InternalTopic]:
     """How this node makes internal topics when it is controller, by name."""
-    groups = attrs.evolve(
+    groups = structs.replace(
         GROUPS,
         partitions=settings.offsets_topic_num_partitions,
         replication_factor=settings.offsets_topic_replication_factor,
         segment_bytes=settings.offsets_topic_segment_bytes,
     )
-    transactions = attrs.evolve(
+    transactions = structs.replace(
         TRANSACTIONS,
         partitions=settings.transaction_state_log_num_partitions,
         replication_factor=settings.transaction_state_log_replication_factor,

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import attrs
 import trio
+from msgspec import structs
 
 from ....storage import (
     CompactionResult,
@@ -287,7 +288,7 @@ class LogDirectories:
             directory_id = home.directory.directory_id
             if directory_id not in proofs:
                 continue
-            proof = FolderProof(**attrs.asdict(proofs[directory_id]))
+            proof = FolderProof(**structs.asdict(proofs[directory_id]))
             try:
                 await trio.to_thread.run_sync(home.directory.write_proof, proof, abandon_on_cancel=True)
                 written.append(directory_id)

@@ -23,6 +23,7 @@ from operator import attrgetter
 from typing import Any
 
 import attrs
+import msgspec
 import trio
 
 from ....storage import Chunk, Handover, Log, StorageError
@@ -47,8 +48,7 @@ def _nothing() -> None:
     pass
 
 
-@attrs.frozen(slots=True)
-class AppendWork:
+class AppendWork(msgspec.Struct, frozen=True):
     """Append `chunk` to the log of `lane`; then call `done()` on the event loop, or `dropped()` if it was not."""
 
     lane: Lane

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import attrs
+from msgspec import structs
 
 from ....storage import (
     CorruptLogError,
@@ -259,7 +260,7 @@ class Found:
         for directory in self.directories:
             proof = proofs.get(directory.directory_id)
             if proof is not None:
-                directory.write_proof(FolderProof(**attrs.asdict(proof)))
+                directory.write_proof(FolderProof(**structs.asdict(proof)))
 
     def settle_restored(self) -> None:
         """The node has registered. A note that stays costs nothing but another copy at the next start."""

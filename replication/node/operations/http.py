@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import attrs
 import trio
+from msgspec import structs
 
 from ....transport.repeats import limited
 from .health import Health
@@ -143,7 +144,7 @@ class OperationsServer:
             case "/ready":
                 checks = self.health.checks()
                 ready = all(check.ok for check in checks)
-                told = {"ready": ready, "checks": [attrs.asdict(check) for check in checks]}
+                told = {"ready": ready, "checks": [structs.asdict(check) for check in checks]}
                 return Answer(200 if ready else 503, _JSON, _json(told))
         raise BadRequestError(404, "not found; this server has /metrics, /health and /ready")
 

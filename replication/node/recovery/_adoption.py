@@ -11,6 +11,7 @@ from pathlib import Path
 
 import attrs
 import trio
+from msgspec import structs
 
 from ....storage import adoption
 from ....storage.batch import records
@@ -225,7 +226,7 @@ class Copies:
         for each in self._found:
             staged = _staged(each.source.data_dir)
             adoption.copy(each.foreign, staged, on_bytes=on_bytes)
-            told.append(attrs.evolve(each.evidence, folder=look_into(staged)))
+            told.append(structs.replace(each.evidence, folder=look_into(staged)))
         return told
 
     def name(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import attrs
+from msgspec import structs
 
 from ....transport import Connection, turn
 from ....transport.repeats import limited
@@ -16,7 +16,7 @@ from ...core.broker.effects import Answer, CloseConnection, Fail, Refuse
 from ...core.broker.events import Cancelled, FetchArrived
 from ...core.control.quotas import CONSUMER
 from ...core.errors import ErrorCode
-from ...core.making import named
+from ...core.types import named
 from ..logs._maintenance_thread import clock_distance
 from ..operations.counters import count_failed
 from ..operations.inbound import Inbound
@@ -70,7 +70,7 @@ class Fetches:
         message: m.FetchRequest = request.message
         self._account(request, message, response)
         if request.throttle_ms:
-            response = attrs.evolve(response, throttle_time_ms=request.throttle_ms)
+            response = structs.replace(response, throttle_time_ms=request.throttle_ms)
         parts: Sequence[Any] = effect.parts
         is_small = False
         if request.has_waited:

@@ -6,8 +6,8 @@ import logging
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 
-import attrs
 import trio
+from msgspec import structs
 
 from ....transport import Identity, PeerIdentity, Request
 from ....transport.repeats import limited
@@ -411,6 +411,6 @@ def _describe_topic(view: ClusterView, name: str, indexes: range, describe: Desc
         error=ErrorCode.NONE,
         topic_id=topic.topic_id,
         replication_factor=len(records[0].target) if records else topic.replication_factor,
-        config=attrs.asdict(topic.config),
+        config=structs.asdict(topic.config),
         partitions=[describe(record) for record in records],
     )

@@ -6,7 +6,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-import attrs
+import msgspec
 
 from ... import wire
 from ...core.messages import Kind
@@ -49,20 +49,18 @@ def problem_of(kind: int, message: Any) -> str:
 
 
 def _lists_of(made: type) -> list[tuple[str, Any]]:
-    hints = get_type_hints(made)
     found = []
-    for field in attrs.fields(made):
-        hint = hints[field.name]
+    for name, hint in get_type_hints(made).items():
         for each in get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,):
             if get_origin(each) is list:
-                found.append((field.name, get_args(each)[0]))
+                found.append((name, get_args(each)[0]))
     return found
 
 
 def _lists(made: type[Any]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     found = []
     for name, element in _lists_of(made):
-        within = tuple(part for part, _ in _lists_of(element)) if attrs.has(element) else ()
+        within = tuple(part for part, _ in _lists_of(element)) if issubclass(element, msgspec.Struct) else ()
         found.append((name, within))
     return tuple(found)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-import attrs
 import trio
+from msgspec import structs
 
 from ....transport import TransportError
 from ...core import messages as m
@@ -14,7 +14,7 @@ from ...core.broker.effects import Reply
 from ...core.broker.events import DeleteRecordsArrived, ProduceArrived
 from ...core.control.quotas import PRODUCER
 from ...core.errors import ErrorCode
-from ...core.making import named
+from ...core.types import named
 from ..coordination._coordination import Creation
 from ..operations.counters import count_failed
 from ..operations.inbound import Inbound
@@ -64,7 +64,7 @@ class Produces:
                 if result.error != ErrorCode.NONE:
                     count_failed(self._counters.failed_produces, result.topic, self._driver.view)
             if request.throttle_ms:
-                response = attrs.evolve(response, throttle_time_ms=request.throttle_ms)
+                response = structs.replace(response, throttle_time_ms=request.throttle_ms)
         request.reply(response)
 
     def _serve(self, request: Inbound, message: m.ProduceRequest) -> None:

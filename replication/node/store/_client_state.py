@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import quote
 
-import attrs
+from msgspec import structs
 
 from ... import metadata as store_api
 from ... import wire
@@ -55,7 +55,7 @@ class KeptForClients:
                 if kept.producer_epoch >= GREATEST_EPOCH:
                     text = f"identity {identity!r} has used up its {GREATEST_EPOCH + 1} epochs; take another name"
                     return m.InitProducerIdResponse(error=ErrorCode.INVALID_PRODUCER_EPOCH, message=text)
-                record = attrs.evolve(kept, producer_epoch=kept.producer_epoch + 1)
+                record = structs.replace(kept, producer_epoch=kept.producer_epoch + 1)
             if await self._swap(key, entry, wire.encode_record(record)):
                 return m.InitProducerIdResponse(
                     error=ErrorCode.NONE,

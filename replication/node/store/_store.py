@@ -8,10 +8,8 @@ from ... import metadata as store_api
 from ... import wire
 from ...core import store_transaction as tx
 from ...core.control import records as rec
-from ...core.making import maker
 from ...metadata import Entry, Limits, MetadataStore, Session, SessionExpiredError, TransactionTooLargeError
 
-_seen = maker(tx.Seen)
 _PORTION = 100
 """Writes in one transaction of `write_all`."""
 _BY_PREFIX: tuple[tuple[str, type], ...] = (
@@ -55,7 +53,7 @@ def seen(entries: Mapping[str, Entry]) -> dict[str, tx.Seen]:
             record = wire.decode_record(cls, entry.value)
         except wire.WireError as error:
             problem = str(error)
-        found[key] = _seen(
+        found[key] = tx.Seen(
             key=key,
             record=record,
             version=entry.version,

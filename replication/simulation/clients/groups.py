@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
+from msgspec import structs
 
 from ...core.client import membership_events as me
 from ...core.client.membership import Membership, MembershipSettings
@@ -218,11 +219,11 @@ class Member:
         assert self._coordinator is not None
         message, turn = send.message, self._memberships
         if hasattr(message, "coordinator_epoch"):
-            message = attrs.evolve(message, coordinator_epoch=send.leader_epoch)
+            message = structs.replace(message, coordinator_epoch=send.leader_epoch)
         if isinstance(message, gm.CommitGroupOffsetsRequest):
             # By a name of its own, for the oracle to know it again.
-            named = [attrs.evolve(each, metadata=f"{self._cluster.new_id()}") for each in message.offsets]
-            message = attrs.evolve(message, offsets=named)
+            named = [structs.replace(each, metadata=f"{self._cluster.new_id()}") for each in message.offsets]
+            message = structs.replace(message, offsets=named)
         self._asked.add(send.token)
 
         def told(reply: Any) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-import attrs
+from msgspec import structs
 
 from ...core.broker.effects import Answer, CloseConnection
 from ...core.broker.events import Disconnected, FetchArrived
@@ -72,7 +72,7 @@ class Fetches:
         message = self._with_room(message)
         if question.number <= heard.get(follower, 0):
             # It was overtaken, or comes again: what it asks is asked past the session.
-            message = attrs.evolve(
+            message = structs.replace(
                 message, session_id=NO_SESSION, session_epoch=WITHOUT_SESSION, forgotten=[], max_wait_ms=0
             )
         else:
@@ -87,11 +87,11 @@ class Fetches:
         is_full = dice.random() < FULL
         if not is_full and not message.partitions:
             return message
-        return attrs.evolve(
+        return structs.replace(
             message,
             max_bytes=BATCH_SIZE if is_full else message.max_bytes,
             partitions=[
-                attrs.evolve(each, max_bytes=BATCH_SIZE * (1 + int(dice.random() * LARGEST)))
+                structs.replace(each, max_bytes=BATCH_SIZE * (1 + int(dice.random() * LARGEST)))
                 for each in message.partitions
             ],
         )
@@ -144,11 +144,11 @@ class Fetches:
         )
         roll = cluster.random.random()
         if roll < 0.3 or inquiry is None or inquiry.session is None:
-            message = attrs.evolve(message, session_epoch=NEW_SESSION)
+            message = structs.replace(message, session_epoch=NEW_SESSION)
         elif roll < 0.8:
             forgotten = [PartitionName(topic=each.topic, partition=each.partition) for each in inquiry.open]
             session = inquiry.session
-            message = attrs.evolve(
+            message = structs.replace(
                 message, session_id=session.id, session_epoch=session.answers, forgotten=forgotten
             )
         else:
@@ -168,7 +168,7 @@ class Fetches:
             ]
             others = [each for each in cluster.nodes.values() if each is not node]
             victim = others[int(cluster.random.random() * len(others))]
-            message = attrs.evolve(
+            message = structs.replace(
                 message, replica_id=victim.id, incarnation=victim.incarnation, partitions=asked
             )
         cluster.tell(node, FetchArrived(stranger, stranger, message, Peer(-1, "a client")))

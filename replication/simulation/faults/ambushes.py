@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-import attrs
+from msgspec import structs
 
 from ...core.coordination.routing import GROUP_TOPIC
 from ...core.types import NO_LEADER, PartitionId
@@ -60,7 +60,7 @@ def _lead(injector: Injector, fault: Fault, node: int, partition: PartitionId) -
     if record.leader != NO_LEADER or node not in cluster.store.live:
         cluster.later(VACANT, partial(_lead, injector, fault, node, partition))
         return
-    moved = attrs.evolve(
+    moved = structs.replace(
         record,
         leader=node,
         leader_epoch=record.leader_epoch + 1,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import attrs
+from msgspec import structs
 
 from ...core import messages as m
 from ...core.control.admin_requests import Request
@@ -349,7 +350,7 @@ class Injector:
         others = [m for m in record.isr if m != record.leader and m in store.live]
         if not others or record.leader == NO_LEADER:
             return False
-        moved = attrs.evolve(
+        moved = structs.replace(
             record,
             leader=others[int(place % 1 * len(others))],
             leader_epoch=record.leader_epoch + 1,

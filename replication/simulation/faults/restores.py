@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import attrs
+from msgspec import structs
 
 from ...core.control import records as rec
 from ...core.control.elections import WAIT
@@ -138,7 +139,7 @@ def elect_another(cluster: Cluster, place: float) -> Node | None:
         return None
     record, member = able[int(place * len(able))]
     epochs = record.leader_epoch + 1, record.partition_epoch + 1
-    moved = attrs.evolve(record, leader=member, leader_epoch=epochs[0], partition_epoch=epochs[1])
+    moved = structs.replace(record, leader=member, leader_epoch=epochs[0], partition_epoch=epochs[1])
     cluster.put_record(moved, "mover")
     cluster.store_changed()
     return cluster.nodes[member]

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import attrs
+from msgspec import structs
 
 from ...core.coordination import shard_effects as fx
 from ...core.coordination import shard_events as ev
@@ -338,7 +339,7 @@ class Broker(Process):
             if pending is not None and pending.write is None:
                 pending.write = base + at, entries
             message = pending.message if pending is not None else None
-            oracle.written(self, base + at, attrs.evolve(write, entries=entries), message)
+            oracle.written(self, base + at, structs.replace(write, entries=entries), message)
             at += count
         self.tell(ev.Accepted(write_id=write.write_id, base_offset=base))
         self._advance()

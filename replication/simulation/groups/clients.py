@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import attrs
+from msgspec import structs
 
 from ...core.client import membership_events as me
 from ...core.client.classic_membership import ClassicMembership, ClassicSettings
@@ -270,7 +270,7 @@ class Client(Process):
         message = send.message
         if isinstance(message, gm.JoinGroupRequest):
             self._joins += 1
-            message = attrs.evolve(message, fresh_id=f"{self.name}-{self._joins}")
+            message = structs.replace(message, fresh_id=f"{self.name}-{self._joins}")
         match message:
             case gm.ConsumerGroupHeartbeatRequest():
                 if message.member_epoch == gm.JOIN:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from ...core.coordination.topics_view import TopicInfo, TopicsView
 from ...core.groups import records as r
@@ -331,7 +331,7 @@ class Faults(Cluster):
         name = random.choice(["a", "b"])
         roll = random.random()
         if roll < 0.5 and name in topics:
-            topics[name] = attrs.evolve(topics[name], partitions=topics[name].partitions + 1)
+            topics[name] = structs.replace(topics[name], partitions=topics[name].partitions + 1)
         elif roll < 0.7 and len(topics) > 1:
             topics.pop(name, None)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from functools import partial
 
-import attrs
+from msgspec import structs
 
 from ...core.coordination.topics_view import TopicsView
 from ...core.groups.classic_state import ClassicPhase
@@ -111,7 +111,7 @@ class RareFaults(Faults):
 
     def _grow(self, name: str) -> None:
         topics = dict(self.view.topics)
-        topics[name] = attrs.evolve(topics[name], partitions=topics[name].partitions + 1)
+        topics[name] = structs.replace(topics[name], partitions=topics[name].partitions + 1)
         self.see(TopicsView(topics))
 
     # Members whose callers do not let go

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import attrs
+from msgspec import structs
 
 from ...core.broker.context import BrokerSettings, Context
 from ...core.broker.coordination.shards import ShardKind
@@ -104,7 +104,7 @@ class WatchedContext(Context):
         self.parts = Parts(
             **{
                 each.name: self._noting(each.name, getattr(self.parts, each.name))
-                for each in attrs.fields(Parts)
+                for each in structs.fields(Parts)
             }
         )
 

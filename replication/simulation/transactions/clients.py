@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import attrs
+from msgspec import structs
 
 from ...core.client.transactional_producer import Ended, Phase, TransactionalProducer
 from ...core.errors import ErrorCode
@@ -75,7 +75,7 @@ class Client:
         """`known`: the ids that it has, which is how it goes on with an id that nobody else has taken (KIP-360)."""
         request = self.machine.init_request()
         if known is not None:
-            request = attrs.evolve(request, producer_id=known[0], producer_epoch=known[1])
+            request = structs.replace(request, producer_id=known[0], producer_epoch=known[1])
 
         def told(reply: Any) -> None:
             if reply is None or reply.error in _AGAIN:
@@ -230,7 +230,7 @@ class Client:
         if request is None:
             self._then(self._begin, 0.1)
             return
-        request = attrs.evolve(request, version=self._version)
+        request = structs.replace(request, version=self._version)
         self._is_ending = True
 
         def told(reply: Any) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
+from msgspec import structs
 
 from ...core.control.records import PartitionRecord, Versioned
 from ...core.errors import ErrorCode
@@ -74,7 +75,7 @@ class Part:
         def ignore(*arguments: object) -> None:
             """The one replica follows nobody, and has nobody to add to its ISR."""
 
-        ignored: dict[str, Any] = dict.fromkeys((each.name for each in attrs.fields(Parts)), ignore)
+        ignored: dict[str, Any] = dict.fromkeys((each.name for each in structs.fields(Parts)), ignore)
         return Parts(**ignored | {"emit": note, "replied": note, "add": note})
 
     def crash(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+from msgspec import structs
 
 from ...core.coordination import shard_events as sev
 from ...core.messages import transactions as tm
@@ -210,7 +211,9 @@ class World:
             value = coordinator.value(entry.key)
             young = value is not None and value.status is Status.EMPTY and value.producer_epoch < 100
             if young and value is not None and not any(c.holds(value.told) for c in self.clients):
-                aged = attrs.evolve(value, producer_epoch=LAST_EPOCH - self.dice.randint(0, 2), last_epoch=-1)
+                aged = structs.replace(
+                    value, producer_epoch=LAST_EPOCH - self.dice.randint(0, 2), last_epoch=-1
+                )
                 coordinator.log.append(sev.Entry(len(coordinator.log), entry.key, aged))
                 self.blameless.add(str(getattr(entry.key, "transactional_id", "")))
                 coordinator.committed = len(coordinator.log)

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
+from msgspec import structs
 
 from ...core import messages as m
 from ...core.broker import effects as fx
@@ -329,9 +330,9 @@ class Network:
         heard.append(cluster.now)
         del heard[:-_KEPT]
         if isinstance(message, m.FetchResponse) and not cluster.calm and cluster.chance(MALFORMED):
-            message = attrs.evolve(
+            message = structs.replace(
                 message,
-                partitions=[attrs.evolve(each, size=payload.size + 1) for each in message.partitions],
+                partitions=[structs.replace(each, size=payload.size + 1) for each in message.partitions],
             )
         self._cluster.tell(node, ev.Answered(question=number, message=message, payload=payload))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-import attrs
+from msgspec import structs
 
 from ...core import messages as m
 from ...core.errors import ErrorCode
@@ -80,10 +80,10 @@ class Versions:
         """A node's answer to one of the other version: errors may be some that the asker does not know."""
         if not self.is_later(node) or self.is_later(asker):
             return response
-        return attrs.evolve(
+        return structs.replace(
             response,
             error=self._error(response.error),
-            partitions=[attrs.evolve(each, error=self._error(each.error)) for each in response.partitions],
+            partitions=[structs.replace(each, error=self._error(each.error)) for each in response.partitions],
         )
 
     def _error(self, error: int) -> int:

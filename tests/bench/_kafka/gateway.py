@@ -25,7 +25,6 @@ from insync.replication.core.control.records import (
     Versioned,
 )
 from insync.replication.core.control.view import ClusterView
-from insync.replication.core.making import maker
 from insync.replication.core.types import PartitionId
 from insync.replication.node.requests.authorisation import Operation
 from insync.replication.node.service import Answer
@@ -35,7 +34,6 @@ from insync.transport import PeerIdentity
 PRODUCED, FETCHED = 6, 50
 """Partitions of a request."""
 Produce, Fetch = message("ProduceRequest"), message("FetchRequest")
-_result = maker(m.FetchResult)
 
 
 class _Ready:
@@ -60,7 +58,7 @@ class _Ready:
             done(Answer(m.ProduceResponse(partitions=results)))
             return
         found = [
-            _result(topic=each.topic, partition=each.partition, error=0, high_watermark=9, size=16)
+            m.FetchResult(topic=each.topic, partition=each.partition, error=0, high_watermark=9, size=16)
             for each in asked.partitions
         ]
         done(Answer(m.FetchResponse(partitions=found), [bytes(16)] * len(found)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from insync.replication.core.client.membership import Membership
 from insync.replication.core.groups import offset_commits
@@ -35,7 +35,7 @@ def _(patch: Patch) -> None:
 
     def send(self: Membership, message: Any, wait: float = 0.0) -> int:
         if isinstance(message, gm.GroupOffsetsRequest):
-            message = attrs.evolve(message, require_stable=False)
+            message = structs.replace(message, require_stable=False)
         return right(self, message, wait)
 
     patch.setattr(Membership, "_send", send)

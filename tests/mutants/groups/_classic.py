@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from insync.replication.core.groups import classic_joins, consumer_members, offset_commits
 from insync.replication.core.groups import moves as group_moves
@@ -24,7 +24,7 @@ def _(patch: Patch) -> None:
     right = offset_commits._check_classic
 
     def check(classic: Any, request: Any) -> None:
-        right(classic, attrs.evolve(request, epoch=classic.generation))
+        right(classic, structs.replace(request, epoch=classic.generation))
 
     patch.setattr(offset_commits, "_check_classic", check)
 
@@ -36,7 +36,7 @@ def _(patch: Patch) -> None:
     def sync(self: ClassicMembers, request_id: int, ask: Any, clock: Any) -> Any:
         state = self._groups.get(ask.group)
         if state is not None:
-            ask = attrs.evolve(ask, generation=state.generation)
+            ask = structs.replace(ask, generation=state.generation)
         return right(self, request_id, ask, clock)
 
     patch.setattr(ClassicMembers, "_sync", sync)
@@ -66,7 +66,9 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     right = ClassicMembers._replace
     patch.setattr(
-        ClassicMembers, "_replace", lambda self, *rest: attrs.evolve(right(self, *rest), entries=())
+        ClassicMembers,
+        "_replace",
+        lambda self, *rest: structs.replace(right(self, *rest), entries=()),
     )
 
 
@@ -93,7 +95,7 @@ def _(patch: Patch) -> None:
     patch.setattr(classic_joins, "MAX_PENDING", 1 << 30)
 
     def join(self: ClassicMembers, *rest: Any) -> Any:
-        kept, self._settings = self._settings, attrs.evolve(self._settings, max_size=1 << 30)
+        kept, self._settings = self._settings, structs.replace(self._settings, max_size=1 << 30)
         try:
             return right(self, *rest)
         finally:
@@ -108,8 +110,8 @@ def _(patch: Patch) -> None:
 
     def sync(self: ClassicMembers, *rest: Any) -> Any:
         decision = right(self, *rest)
-        told = tuple([attrs.evolve(each, groups=frozenset()) for each in decision.replies])
-        return attrs.evolve(decision, replies=told)
+        told = tuple([structs.replace(each, groups=frozenset()) for each in decision.replies])
+        return structs.replace(decision, replies=told)
 
     patch.setattr(ClassicMembers, "_sync", sync)
 
@@ -140,7 +142,7 @@ def _(patch: Patch) -> None:
             for each in self._groups[ask.group].members.values():
                 self._beat(self._groups[ask.group], each, clock)
 
-        return attrs.evolve(decision, then=then)
+        return structs.replace(decision, then=then)
 
     patch.setattr(ClassicMembers, "_sync", sync)
 
@@ -262,7 +264,7 @@ def _(patch: Patch) -> None:
 
     def join(self: MixedMembers, request_id: int, ask: Any, state: Any, *rest: Any) -> Any:
         if ask.member_id and ask.member_id not in state.members and ask.instance_id is None:
-            ask = attrs.evolve(ask, fresh_id=ask.member_id, member_id="", known_member_id=False)
+            ask = structs.replace(ask, fresh_id=ask.member_id, member_id="", known_member_id=False)
         return right(self, request_id, ask, state, *rest)
 
     patch.setattr(MixedMembers, "_join", join)

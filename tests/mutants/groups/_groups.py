@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.groups import consumer_group, consumer_members, offset_commits
@@ -45,7 +45,7 @@ def _(patch: Patch) -> None:
     right = consumer_group._check_epoch
 
     def check(current: Any, beat: Any) -> None:
-        right(attrs.evolve(current, previous_epoch=-7), beat)
+        right(structs.replace(current, previous_epoch=-7), beat)
 
     patch.setattr(consumer_group, "_check_epoch", check)
 
@@ -69,7 +69,7 @@ def _(patch: Patch) -> None:
             inner.setattr(
                 consumer_group,
                 "reconcile",
-                lambda current, seen: right(current, attrs.evolve(seen, taken=taken)),
+                lambda current, seen: right(current, structs.replace(seen, taken=taken)),
             )
             return plain(draft, member_id, owned, context)
 
@@ -81,7 +81,7 @@ def _(patch: Patch) -> None:
     right = consumer_group.reconcile
 
     def reconcile(current: Any, seen: Any) -> Any:
-        return right(current, attrs.evolve(seen, taken=seen.taken | r.as_set(current.pending)))
+        return right(current, structs.replace(seen, taken=seen.taken | r.as_set(current.pending)))
 
     patch.setattr(consumer_group, "reconcile", reconcile)
 
@@ -121,7 +121,7 @@ def _(patch: Patch) -> None:
 
     def beat(self: ConsumerMembers, request_id: int, asked: Any, *rest: Any) -> Any:
         if asked.member_epoch == gm.LEAVE_STATIC:
-            asked = attrs.evolve(asked, member_epoch=gm.LEAVE)
+            asked = structs.replace(asked, member_epoch=gm.LEAVE)
         return right(self, request_id, asked, *rest)
 
     patch.setattr(ConsumerMembers, "beat", beat)
@@ -151,7 +151,7 @@ def _(patch: Patch) -> None:
     right = ConsumerMembers.beat
 
     def beat(self: ConsumerMembers, request_id: int, asked: Any, *rest: Any) -> Any:
-        return right(self, request_id, attrs.evolve(asked, sequence=-1), *rest)
+        return right(self, request_id, structs.replace(asked, sequence=-1), *rest)
 
     patch.setattr(ConsumerMembers, "beat", beat)
 
@@ -161,6 +161,6 @@ def _(patch: Patch) -> None:
     right = consumer_group.reconcile
 
     def reconcile(current: Any, seen: Any) -> Any:
-        return right(current, attrs.evolve(seen, owned=frozenset()))
+        return right(current, structs.replace(seen, owned=frozenset()))
 
     patch.setattr(consumer_group, "reconcile", reconcile)

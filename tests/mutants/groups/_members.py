@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from insync.replication.core.client.held_partitions import HeldPartitions
 from insync.replication.core.client.membership import Membership
@@ -124,6 +124,6 @@ def _(patch: Patch) -> None:
             if parked is not None:
                 self._dirty[beat.group] = None
 
-        return attrs.evolve(decision, then=then)
+        return structs.replace(decision, then=then)
 
     patch.setattr(ConsumerMembers, "_leave", leave)

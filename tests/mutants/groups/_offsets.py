@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
+from msgspec import structs
 
 from insync.replication.core.coordination import shard_effects as fx
 from insync.replication.core.coordination import shard_events as ev
@@ -86,5 +87,5 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     right = GroupCoordinator.mark
     patch.setattr(
-        GroupCoordinator, "mark", lambda self, marker: right(self, attrs.evolve(marker, committed=True))
+        GroupCoordinator, "mark", lambda self, marker: right(self, structs.replace(marker, committed=True))
     )

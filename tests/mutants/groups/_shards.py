@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from insync.replication.core.client.membership import Membership
 from insync.replication.core.coordination import shard_events as ev
@@ -48,7 +48,7 @@ def _(patch: Patch) -> None:
 
     def read(self: Shard, event: ev.LogRead, clock: Any) -> None:
         if self._role is not None and event.leader_epoch == self._role.leader_epoch:
-            event = attrs.evolve(event, next_offset=max(event.next_offset, self._role.epoch_start))
+            event = structs.replace(event, next_offset=max(event.next_offset, self._role.epoch_start))
         right(self, event, clock)
 
     patch.setattr(Shard, "_read", read)
@@ -89,7 +89,7 @@ def _(patch: Patch) -> None:
 
     def read(self: Shard, event: ev.LogRead, clock: Any) -> None:
         if self._role is not None:
-            event = attrs.evolve(event, leader_epoch=self._role.leader_epoch)
+            event = structs.replace(event, leader_epoch=self._role.leader_epoch)
         right(self, event, clock)
 
     patch.setattr(Shard, "_read", read)
@@ -148,7 +148,7 @@ def _(patch: Patch) -> None:
     classic = ClassicMembers.activate
 
     def without(self: ClassicMembers, state: Any, clock: Any) -> None:
-        kept, self._settings = self._settings, attrs.evolve(self._settings, isolation_timeout_ms=0)
+        kept, self._settings = self._settings, structs.replace(self._settings, isolation_timeout_ms=0)
         classic(self, state, clock)
         self._settings = kept
 

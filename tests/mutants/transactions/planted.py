@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from insync.replication.core.coordination.decisions import Clock, Decision
 from insync.replication.core.errors import ErrorCode
@@ -34,7 +34,7 @@ mutant = REGISTRY.mutant
 def _(patch: Patch) -> None:
     def prepare(now: TransactionValue, committed: bool, last: int, fresh: int | None, wall: int) -> Any:
         status = Status.PREPARE_COMMIT if committed else Status.PREPARE_ABORT
-        return attrs.evolve(now, status=status, last_update_ms=wall, last_epoch=last)
+        return structs.replace(now, status=status, last_update_ms=wall, last_epoch=last)
 
     patch.setattr(transaction_epochs, "prepare", prepare)
 
@@ -140,9 +140,9 @@ def _(patch: Patch) -> None:
 
 @mutant("TZ45", "the last epoch counts for the previous producer id, too")
 def _(patch: Patch) -> None:
-    right = transaction_epochs.attrs.evolve
+    right = transaction_epochs.structs.replace
 
-    def evolve(value: Any, **changes: Any) -> Any:
+    def replace(value: Any, **changes: Any) -> Any:
         if changes.get("previous_producer_id") == -1:
             del changes["previous_producer_id"]
         return right(value, **changes)
@@ -151,7 +151,7 @@ def _(patch: Patch) -> None:
         return producer_id in (now.producer_id, now.previous_producer_id) and epoch == now.last_epoch >= 0
 
     patch.setattr(transaction_epochs, "_is_last", is_last)
-    patch.setattr(transaction_epochs, "attrs", type("Attrs", (), {"evolve": staticmethod(evolve)}))
+    patch.setattr(transaction_epochs, "structs", type("Structs", (), {"replace": staticmethod(replace)}))
 
 
 @mutant("TZ15", "a load loses the last epoch and the next producer id (KAFKA-20310, 20357)", "TL4", "T9")
@@ -160,9 +160,11 @@ def _(patch: Patch) -> None:
 
     def apply(self: TransactionCoordinator, entry: Any) -> None:
         if not self._active and entry.value is not None:
-            lost = attrs.evolve(entry.value, last_epoch=-1, next_producer_id=-1, previous_producer_id=-1)
+            lost = structs.replace(entry.value, last_epoch=-1, next_producer_id=-1, previous_producer_id=-1)
             entry = (
-                entry._replace(value=lost) if hasattr(entry, "_replace") else attrs.evolve(entry, value=lost)
+                entry._replace(value=lost)
+                if hasattr(entry, "_replace")
+                else structs.replace(entry, value=lost)
             )
         right(self, entry)
 
@@ -253,8 +255,8 @@ def _(patch: Patch) -> None:
 
     def write(self: TransactionCoordinator, *given: Any) -> Decision:
         decision = right(self, *given)
-        replies = tuple(attrs.evolve(each, groups=frozenset()) for each in decision.replies)
-        return attrs.evolve(decision, replies=replies)
+        replies = tuple(structs.replace(each, groups=frozenset()) for each in decision.replies)
+        return structs.replace(decision, replies=replies)
 
     patch.setattr(TransactionCoordinator, "_write", write)
 
@@ -327,7 +329,7 @@ def _(patch: Patch) -> None:
     right = TransactionGate._mark
 
     def mark(self: TransactionGate, event: ev.Produce) -> None:
-        right(self, attrs.evolve(event, acks=0))
+        right(self, structs.replace(event, acks=0))
 
     patch.setattr(TransactionGate, "_mark", mark)
 
@@ -345,7 +347,7 @@ def _(patch: Patch) -> None:
 
     def answered(self: MarkerQueue, event: Any, now: float) -> None:
         done = tuple(
-            attrs.evolve(each, error=0) if each.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else each
+            structs.replace(each, error=0) if each.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else each
             for each in event.outcomes
         )
         right(self, marker_queue.MarkersAnswered(event.attempt, done), now)
@@ -434,7 +436,7 @@ def _(patch: Patch) -> None:
     right = MarkerQueue.answered
 
     def answered(self: MarkerQueue, event: Any, now: float) -> None:
-        done = tuple(attrs.evolve(each, error=0) for each in event.outcomes)
+        done = tuple(structs.replace(each, error=0) for each in event.outcomes)
         right(self, marker_queue.MarkersAnswered(event.attempt, done), now)
 
     patch.setattr(MarkerQueue, "answered", answered)
@@ -447,7 +449,7 @@ def _(patch: Patch) -> None:
     def on_answered(self: TransactionGate, event: ev.AddAnswered) -> None:
         asked = self._asked.get(event.producer_id)
         if asked is not None:
-            event = attrs.evolve(event, leader_epoch=self._role.epoch, attempt=asked.attempt)
+            event = structs.replace(event, leader_epoch=self._role.epoch, attempt=asked.attempt)
         right(self, event)
 
     patch.setattr(TransactionGate, "on_answered", on_answered)
@@ -496,7 +498,7 @@ def _(patch: Patch) -> None:
     right = ProducerTable.__init__
 
     def init(self: ProducerTable, entries: Any = (), ended: Any = ()) -> None:
-        right(self, [attrs.evolve(each, first_offset=-1) for each in entries], ended)
+        right(self, [structs.replace(each, first_offset=-1) for each in entries], ended)
 
     patch.setattr(ProducerTable, "__init__", init)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 import pytest
+from msgspec import structs
 
 pytest.importorskip("nicegui")
 
@@ -153,8 +154,8 @@ def test_sessions_of_users_who_were_deleted_or_changed_end_and_no_others() -> No
         await sessions.end_changed(cluster)
         assert len(sessions) == 5
         del known["a"]
-        known["b"] = attrs.evolve(known["b"], allow=["produce"])
-        known["c"] = attrs.evolve(known["c"], mark="2")
+        known["b"] = structs.replace(known["b"], allow=["produce"])
+        known["c"] = structs.replace(known["c"], mark="2")
         for failure in (RequestTimeoutError("nobody answers"), RuntimeError("the Admin is not open")):
             cluster.failure = failure
             await sessions.end_changed(cluster)
@@ -183,7 +184,7 @@ def test_before_something_is_done_the_cluster_is_asked_whether_the_user_still_ma
         await login.check(Listed([user]), "admin")  # type: ignore[arg-type]
         with pytest.raises(LoginError, match="may not produce"):
             await login.check(Listed([user]), "produce")  # type: ignore[arg-type]
-        for now in (attrs.evolve(user, mark="2"), attrs.evolve(user, allow=["consume"])):
+        for now in (structs.replace(user, mark="2"), structs.replace(user, allow=["consume"])):
             with pytest.raises(LoginError, match="was changed"):
                 await login.check(Listed([now]), "admin")  # type: ignore[arg-type]
         with pytest.raises(LoginError, match="user 'ops' was deleted"):

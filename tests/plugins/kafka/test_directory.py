@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
+from msgspec import structs
 
 from insync.plugins.kafka.core.directory import LISTED, Directory
 from insync.replication.core.control.records import NodeRecord
@@ -31,7 +31,7 @@ class Clients:
 def test_a_node_that_died_is_listed_for_a_while_and_one_that_left_is_not() -> None:
     clients = Clients()
     one, two, three = node(1), node(2), node(3)
-    left = attrs.evolve(three, leaving=True)
+    left = structs.replace(three, leaving=True)
     assert clients.told(one, two, left) == [1, 2, 3]
     assert clients.told(one) == [1, 2]
     assert list(clients.directory.brokers(view(one))) == [1], "nobody is sent there"

@@ -9,6 +9,7 @@ import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from insync.plugins.kafka.core.encoded_topics import MOST_VERSIONS, EncodedTopics
 from insync.plugins.kafka.core.failures import first_error
@@ -73,11 +74,11 @@ def test_what_was_encoded_counts_until_it_may_differ() -> None:
     assert left(view, attrs.evolve(known, changed=None)) == {"b"}
     fewer = {PartitionId("b", 0): view.partitions[PartitionId("b", 0)]}
     assert left(view, attrs.evolve(view, revision=4, partitions=fewer)) == {"b"}
-    again = {**view.topics, "b": attrs.evolve(view.topics["b"], topic_id="1" * 32)}
+    again = {**view.topics, "b": structs.replace(view.topics["b"], topic_id="1" * 32)}
     assert left(view, attrs.evolve(view, revision=2, since=1, changed=frozenset(), topics=again)) == {"a"}
     only = {"a": view.topics["a"]}
     assert left(view, attrs.evolve(view, revision=2, since=1, changed=frozenset(), topics=only)) == {"a"}
-    elsewhere = {1: attrs.evolve(view.nodes[1], endpoints=("kafka://h:2",))}
+    elsewhere = {1: structs.replace(view.nodes[1], endpoints=("kafka://h:2",))}
     assert left(view, attrs.evolve(view, revision=2, since=1, changed=frozenset(), nodes=elsewhere)) == set()
 
 

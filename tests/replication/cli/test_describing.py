@@ -7,6 +7,7 @@ from pathlib import Path
 
 import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.cli.produce import read_lines, split_keys
 from insync.replication.cli.topic import _partition, _remarks, _replica_line
@@ -62,7 +63,7 @@ def test_the_reason_of_being_out_of_sync_is_the_leaders() -> None:
 def test_that_a_node_is_down_or_cannot_use_its_log_says_more_than_its_leader() -> None:
     down = _partition(TOPIC, PARTITION, REPORTS)["replica_states"][2]
     assert (down["error"], down["why_out"]) == ("not registered", "its node is not registered")
-    unusable = attrs.evolve(replica(3, 4), error="the log directory /srv/a is offline")
+    unusable = structs.replace(replica(3, 4), error="the log directory /srv/a is offline")
     report = NodeReport(node_id=3, endpoints=["tcp://c"], replicas=[unusable])
     told = _partition(TOPIC, PARTITION, [*REPORTS[:2], report])["replica_states"][2]
     assert told["why_out"] == "the log directory /srv/a is offline"
@@ -85,7 +86,7 @@ def test_without_a_leaders_word_the_nodes_silence_is_the_reason() -> None:
 def test_a_partition_without_a_leader_says_whom_it_waits_for(
     elr: list[int], known: list[int], words: str
 ) -> None:
-    dark = attrs.evolve(PARTITION, leader=-1, isr=[], elr=elr, last_known_elr=known)
+    dark = structs.replace(PARTITION, leader=-1, isr=[], elr=elr, last_known_elr=known)
     (remark,) = _remarks(_partition(TOPIC, dark, []))
     assert words in remark
 
@@ -105,7 +106,7 @@ def test_status_counts_lag_and_what_is_under_replicated() -> None:
     ]
     assert seen["under_replicated"] == [{"partition": "t-0", "isr": [1, 2], "replicas": [1, 2, 3]}]
     assert seen["leaderless"] == [] and seen["under_min_isr"] == []
-    strict = attrs.evolve(TOPIC, config={"min_insync_replicas": 3})
+    strict = structs.replace(TOPIC, config={"min_insync_replicas": 3})
     assert summarise(cluster, [strict], REPORTS)["under_min_isr"] == ["t-0"]
 
 
@@ -141,14 +142,14 @@ def test_status_names_internal_topics_with_fewer_replicas_than_there_are_nodes(
 ) -> None:
     cluster = ClusterInfo(cluster_id="c", controller_id=2, revision=1, nodes=[])
     alive = [NodeReport(node_id=n, endpoints=["tcp://c"], replicas=[]) for n in (1, 2, 3)]
-    one = attrs.evolve(PARTITION, replicas=[1], isr=[1])
-    offsets = attrs.evolve(TOPIC, name="__consumer_offsets", partitions=[one])
-    seen = summarise(cluster, [offsets, attrs.evolve(offsets, name="t")], alive)
+    one = structs.replace(PARTITION, replicas=[1], isr=[1])
+    offsets = structs.replace(TOPIC, name="__consumer_offsets", partitions=[one])
+    seen = summarise(cluster, [offsets, structs.replace(offsets, name="t")], alive)
     assert seen["thin"] == {"__consumer_offsets": 1}
     _print(seen)
     assert "FEW REPLICAS: __consumer_offsets has 1, " in capsys.readouterr().out
     assert summarise(cluster, [offsets], alive[:2])["thin"] == {}
-    full = attrs.evolve(offsets, partitions=[attrs.evolve(PARTITION, replicas=[1, 2, 3])])
+    full = structs.replace(offsets, partitions=[structs.replace(PARTITION, replicas=[1, 2, 3])])
     assert summarise(cluster, [full], alive)["thin"] == {}
 
 

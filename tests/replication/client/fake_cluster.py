@@ -16,6 +16,7 @@ from typing import Any
 import attrs
 import trio
 import trio.testing
+from msgspec import structs
 
 from insync.replication import wire
 from insync.replication.core import messages as m
@@ -244,7 +245,7 @@ class FakeNode:
             log = self.cluster.partition(part.topic, part.partition)
             if data and log is not None and message.isolation_level == m.READ_COMMITTED:
                 data, said = log.committed(part, data)
-                result = attrs.evolve(result, size=len(data))
+                result = structs.replace(result, size=len(data))
                 transactions.append(said)
             if result.error or data:
                 results.append(result)

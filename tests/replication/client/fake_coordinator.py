@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import attrs
 import trio
+from msgspec import structs
 
 from insync.replication import wire
 from insync.replication.core import messages as m
@@ -113,7 +113,7 @@ class FakeCoordinator:
             request.reply(wire.encode(reply(error=ErrorCode.NOT_COORDINATOR)))
             return True
         if isinstance(message, gm.JoinGroupRequest):
-            message = attrs.evolve(message, fresh_id=f"{message.client_id}-{uuid.uuid4()}")
+            message = structs.replace(message, fresh_id=f"{message.client_id}-{uuid.uuid4()}")
         self._look()
         self._asked[self.host.send(message)] = request
         self._look()

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
+from msgspec import structs
 
 from insync.replication.core.control import records as rec
 from insync.replication.core.control.view import ClusterView
@@ -96,11 +97,11 @@ async def test_settings_that_change_while_a_log_is_made_are_those_of_the_log(tmp
     here, tid = PartitionId("u", 0), "y" * 32
     async with hosting(tmp_path) as node:
         old = view(2)
-        topic = attrs.evolve(old.topics["t"], name="u", topic_id=tid)
-        record = attrs.evolve(old.partitions[HERE].record, topic="u", topic_id=tid)
+        topic = structs.replace(old.topics["t"], name="u", topic_id=tid)
+        record = structs.replace(old.partitions[HERE].record, topic="u", topic_id=tid)
         partitions = {**old.partitions, here: rec.Versioned(record, 1)}
         node.apply(attrs.evolve(old, topics={**old.topics, "u": topic}, partitions=partitions))
-        topic = attrs.evolve(topic, config=attrs.evolve(topic.config, retention_ms=77))
+        topic = structs.replace(topic, config=structs.replace(topic.config, retention_ms=77))
         node.apply(attrs.evolve(old, revision=3, topics={**old.topics, "u": topic}, partitions=partitions))
         host, passed, settled = node.hosts[here], threading.Event(), trio.Event()
         host.submit(CallWork(host.lane, passed.set, lambda _: None))

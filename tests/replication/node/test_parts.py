@@ -12,6 +12,7 @@ import attrs
 import pytest
 import trio
 import trio.testing
+from msgspec import structs
 
 from insync.replication import wire
 from insync.replication.core import messages as m
@@ -196,7 +197,7 @@ async def test_replicas_hear_of_a_node_that_is_about_to_stop(tmp_path: Path) -> 
         node.apply(view)
         replica = node.hosts[PARTITION].replica
         assert replica.live == {2: 1}
-        node.apply(attrs.evolve(view, nodes={2: attrs.evolve(node_record(1), leaving=True)}))
+        node.apply(attrs.evolve(view, nodes={2: structs.replace(node_record(1), leaving=True)}))
         assert replica.live == {}
         node.apply(attrs.evolve(view, nodes={2: node_record(2)}))
         assert replica.live == {2: 2}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication import BlockingAdmin, BlockingNode, BlockingProducer, NodeSettings
 from insync.replication.core.control.records import DAY_MS, TopicConfig
@@ -55,11 +58,15 @@ def read(cell: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("heading", "settings"), [("Settings of a node", NodeSettings), ("Settings of a topic", TopicConfig)]
+    ("heading", "settings"),
+    [
+        ("Settings of a node", attrs.fields(NodeSettings)),
+        ("Settings of a topic", structs.fields(TopicConfig)),
+    ],
 )
-def test_the_table_has_every_setting_and_its_default(heading: str, settings: type) -> None:
+def test_the_table_has_every_setting_and_its_default(heading: str, settings: Iterable[Any]) -> None:
     told = rows(heading)
-    fields = {field.name: field.default for field in attrs.fields(settings)}
+    fields = {field.name: field.default for field in settings}
     assert told.keys() == fields.keys()
     for name, default in fields.items():
         if default is not attrs.NOTHING and name not in _BY_CIRCUMSTANCES:

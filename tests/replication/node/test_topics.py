@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
-import attrs
 import pytest
 import trio
+from msgspec import structs
 
 from insync.replication import Admin, Consumer, Node, Producer
 from insync.replication.client import (
@@ -178,7 +178,7 @@ async def test_a_creation_that_is_asked_again_of_any_node_is_done_once(tmp_path:
         first, again = await ask(1), await ask(2)
         assert (first.error, again.error) == (0, 0)
         assert first.topic_id == again.topic_id != ""
-        theirs = await ask(1, attrs.evolve(request, creation_id="another"))
+        theirs = await ask(1, structs.replace(request, creation_id="another"))
         assert theirs.error == ErrorCode.TOPIC_ALREADY_EXISTS
         await admin.alter_config("t", {"retention_ms": 5})
         assert (await ask(2)).topic_id == first.topic_id, "settings change nothing about who made it"

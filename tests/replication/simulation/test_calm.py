@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.broker.coordination.transacting import MARKER_TIMEOUT
 from insync.replication.core.control.records import PartitionRecord
@@ -94,14 +94,14 @@ def test_no_member_counts_as_complete_that_has_lost_power_since(one: Run) -> Non
 
 def test_a_copy_that_no_election_asks_for_stays_damaged(one: Run) -> None:
     record = _spoil(one, 1, 3)
-    one.cluster.store.put_partition(attrs.evolve(record, isr=(1,)))
+    one.cluster.store.put_partition(structs.replace(record, isr=(1,)))
     mend_what_nobody_has(one.cluster)
     assert (_rotten(one.cluster, 1), _rotten(one.cluster, 3)) == (False, True)
 
 
 def test_no_copy_stays_damaged_where_any_living_log_may_be_elected(one: Run) -> None:
     record = _spoil(one, 1)
-    one.cluster.store.put_partition(attrs.evolve(record, leader=-1, isr=(), last_known_elr=(2, 3)))
+    one.cluster.store.put_partition(structs.replace(record, leader=-1, isr=(), last_known_elr=(2, 3)))
     mend_what_nobody_has(one.cluster)
     assert not _rotten(one.cluster, 1)
 

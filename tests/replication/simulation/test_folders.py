@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.control import records as rec
 from insync.replication.core.types import EpochEntry, PartitionId
@@ -125,7 +126,9 @@ def test_no_folder_is_put_back_to_before_the_only_log_that_may_lead(alone: bool)
     copied = attrs.evolve(copied, disks={})
     known = cluster.store.partitions[PARTITION]
     members = (1,) if alone else (1, 2)
-    cluster.store.partitions[PARTITION] = attrs.evolve(known, record=attrs.evolve(known.record, isr=members))
+    cluster.store.partitions[PARTITION] = structs.replace(
+        known, record=structs.replace(known.record, isr=members)
+    )
     assert copied.lacks_last_log(cluster, node) == alone
 
 
@@ -138,8 +141,8 @@ def test_what_an_unclean_election_may_choose_is_whole(asked: bool) -> None:
     disk.flush()
     assert disk.rot(0.0, found_at_start=False)
     known = cluster.store.partitions[PARTITION]
-    record = attrs.evolve(known.record, isr=(3,), leader=3)
-    cluster.store.partitions[PARTITION] = attrs.evolve(known, record=record)
+    record = structs.replace(known.record, isr=(3,), leader=3)
+    cluster.store.partitions[PARTITION] = structs.replace(known, record=record)
     if asked:
         cluster.oracle.asked_unclean.add(PARTITION)
     trust.mend_what_nobody_has(cluster)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.broker.membership.registration import NodeIdTakenError
 from insync.replication.simulation import Settings, Violated
@@ -36,6 +36,6 @@ def test_no_process_gives_way_to_nobody(cluster: Cluster) -> None:
 
 def test_a_process_gives_way_to_another_one(cluster: Cluster) -> None:
     known = cluster.store.processes[2]
-    cluster.store.processes[2] = attrs.evolve(known, incarnation=2, process="process 9")
+    cluster.store.processes[2] = structs.replace(known, incarnation=2, process="process 9")
     cluster.refuses(cluster.nodes[2], NodeIdTakenError("process 2 has registered in its place"))
     assert not cluster.nodes[2].up

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.control import controller as ctl
 from insync.replication.core.control.admin_requests import Put
@@ -39,7 +40,7 @@ def _info(host: Host, last_epoch: int, **changes: int) -> LogInfo:
         log_end_offset=host.disk.end,
         topic_id=host.facts.topic_id,
     )
-    return attrs.evolve(held, **changes)
+    return structs.replace(held, **changes)
 
 
 def test_a_report_agrees_with_the_disk(one: Run) -> None:
@@ -70,14 +71,14 @@ def test_a_node_goes_by_what_the_store_said_before_it_was_put_back(one: Run) -> 
     with pytest.raises(Violated, match="S17"):
         one.cluster.oracle.retired(host)
     shown = host.node.shown
-    moved = attrs.evolve(shown.partitions[PARTITION].record, replicas=(1, 3), isr=(1, 3))
+    moved = structs.replace(shown.partitions[PARTITION].record, replicas=(1, 3), isr=(1, 3))
     _show(host, moved)
     one.cluster.oracle.retired(host)
 
 
 def _show(host: Host, record: PartitionRecord) -> None:
     shown = host.node.shown
-    versioned = attrs.evolve(shown.partitions[record.id], record=record)
+    versioned = structs.replace(shown.partitions[record.id], record=record)
     host.node.shown = attrs.evolve(shown, partitions={**shown.partitions, record.id: versioned})
 
 
@@ -86,8 +87,8 @@ def test_a_log_that_was_told_after_the_decision_accuses_nobody(one: Run) -> None
     cluster, oracle, node = one.cluster, one.cluster.oracle, one.cluster.nodes[1]
     writer = node.writer(node.incarnation)
     record = cluster.store.partitions[PARTITION].record
-    before = attrs.evolve(record, leader=NO_LEADER, isr=(), leader_epoch=1, last_known_elr=(2, 3))
-    elected = attrs.evolve(before, leader=2, isr=(2,), last_known_elr=(), leader_epoch=7, unclean_epoch=7)
+    before = structs.replace(record, leader=NO_LEADER, isr=(), leader_epoch=1, last_known_elr=(2, 3))
+    elected = structs.replace(before, leader=2, isr=(2,), last_known_elr=(), leader_epoch=7, unclean_epoch=7)
     _show(node.hosts[PARTITION], before)
     oracle.asked_unclean.add(PARTITION)
     less, more = (

@@ -34,8 +34,7 @@ RECORDS = [
 
 def instances(cls: type) -> st.SearchStrategy[typing.Any]:
     """Any instance of a message class, by the types of its fields."""
-    hints = typing.get_type_hints(cls)
-    return st.builds(cls, **{field.name: values(hints[field.name]) for field in attrs.fields(cls)})
+    return st.builds(cls, **{name: values(hint) for name, hint in typing.get_type_hints(cls).items()})
 
 
 def values(hint: typing.Any) -> st.SearchStrategy[typing.Any]:
@@ -43,7 +42,7 @@ def values(hint: typing.Any) -> st.SearchStrategy[typing.Any]:
         return st.integers(-(2**63), 2**63 - 1)
     if hint is float:
         return st.floats(allow_nan=False, allow_infinity=False)
-    if attrs.has(hint):
+    if attrs.has(hint) or (isinstance(hint, type) and issubclass(hint, msgspec.Struct)):
         return instances(hint)
     if hasattr(hint, "_fields"):
         return st.builds(hint, **{name: values(each) for name, each in typing.get_type_hints(hint).items()})

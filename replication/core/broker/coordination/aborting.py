@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import attrs
+from msgspec import structs
 
 from ... import messages as m
 from ...control.internal_topics import TRANSACTIONS
@@ -65,7 +65,7 @@ class Aborting:
             told(self._refused(message, *_UNKNOWN))
             return
         # What is open now is meant, whatever begins while coordinators are asked.
-        message = attrs.evolve(message, start_offset=found.first_offset)
+        message = structs.replace(message, start_offset=found.first_offset)
         _Inquiry(self, message, told).begin(coordinators)
 
     def ask(self, node: int, kind: m.Kind, request: object, answered: Callable[[Any], None]) -> None:

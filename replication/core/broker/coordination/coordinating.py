@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import attrs
+from msgspec import structs
 
 from ...control.view import ClusterView
 from ...coordination.routing import GROUP_TOPIC, partition_for_group
@@ -215,7 +215,7 @@ class Coordinating:
         gathered = _Gathered(parts, lambda replies: told(_described(message.groups, parts, replies)))
         deadline = self._context.now + ANSWER_WITHIN
         for partition, groups in parts.items():
-            part = attrs.evolve(message, groups=groups)
+            part = structs.replace(message, groups=groups)
             self._shards.ask(partition, part, deadline, partial(gathered.take, partition))
         gathered.complete()
 
@@ -249,7 +249,7 @@ def _listed(replies: dict[PartitionId, gm.ListGroupsResponse]) -> gm.ListGroupsR
     failed = next((reply for reply in replies.values() if reply.error), None)
     if failed is None:
         return gm.ListGroupsResponse(groups=groups)
-    return attrs.evolve(failed, groups=groups)
+    return structs.replace(failed, groups=groups)
 
 
 def _described(

@@ -14,7 +14,6 @@ from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 from ...control.records import NodeRecord
-from ...making import maker
 from ...messages import Kind
 from .. import effects as fx
 from .. import events as ev
@@ -23,7 +22,6 @@ from ..producing.payloads import Payload
 if TYPE_CHECKING:
     from ..context import Context
 
-_ask = maker(fx.Ask)
 
 CONNECT_TIMEOUT = 2.0
 LONGEST_CONNECT_TIMEOUT = 8.0
@@ -98,7 +96,7 @@ class Channel:
         question = self._channels.question(self)
         self._questions.add(question)
         self._ctx.emit(
-            _ask(
+            fx.Ask(
                 question=question,
                 connection=self.connection,
                 kind=kind,

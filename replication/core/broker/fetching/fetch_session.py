@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 from ...errors import ErrorCode
-from ...making import named
+from ...types import named
 
 K = TypeVar("K", bound=Hashable)
 Q = TypeVar("Q")

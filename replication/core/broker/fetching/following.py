@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING
 
 from ... import messages as m
 from ...errors import ErrorCode, code_of
-from ...making import maker, named
 from ...partition import effects as partition_fx
 from ...partition import events as partition_ev
-from ...types import PartitionId
+from ...types import PartitionId, named
 from .. import effects as fx
 from ..producing.payloads import Batches, MalformedBatchError, Payload, to_metas
 from .channels import Channel, Channels
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from ..context import Context
     from ..timers import Timer
 
-_answer, _named = maker(partition_ev.Fetched), maker(m.FetchPartition)
-_request = maker(m.FetchRequest)
 
 SETTLE_TIMEOUT = 0.02
 """Seconds for which a fetch waits for the appends of the previous one, so that it includes their partitions."""
@@ -301,7 +298,7 @@ class _Leader:
         for partition, want in told.questions.items():
             topic, number = partition
             partitions.append(
-                _named(
+                m.FetchPartition(
                     topic=topic,
                     partition=number,
                     fetch_offset=want.fetch_offset,
@@ -314,7 +311,7 @@ class _Leader:
                     damaged=partition in damaged,
                 )
             )
-        return _request(
+        return m.FetchRequest(
             replica_id=ctx.node_id,
             incarnation=ctx.incarnation,
             max_wait_ms=round(1000 * wait),
@@ -451,7 +448,7 @@ def _fetched(
     may_skip: bool,
 ) -> partition_ev.Fetched:
     """The answer with the offset and epoch of its question, by which a replica recognises a stale answer."""
-    return _answer(
+    return partition_ev.Fetched(
         fetch_offset=want.fetch_offset,
         leader_epoch=want.leader_epoch,
         last_fetched_epoch=want.last_fetched_epoch,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Hashable
 from functools import partial
 
 from ...errors import ErrorCode
-from ...making import maker
 from ...messages import AbortedProducer, FetchedTransactions, FetchResult
 from ...partition import effects as fx
 from ...partition import events as ev
@@ -17,8 +16,6 @@ from ..events import Warmed
 from ..ports import Cold, LogRange, LogReadError
 from .inquiries import Gathered, Inquiry
 from .throttle import Throttle
-
-_result = maker(FetchResult)
 
 Doubted = Callable[[PartitionId, int, int, bool], None]
 """Told of damage that was found: the partition, the offset that was asked for, how many bytes from there on to look
@@ -152,7 +149,7 @@ class Gathering:
                 if gathered.transactions is not None:
                     gathered.transactions.append(self._transactions(partition, answer, found))
         topic, number = partition
-        return _result(
+        return FetchResult(
             topic=topic,
             partition=number,
             error=error,

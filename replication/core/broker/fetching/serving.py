@@ -13,10 +13,9 @@ from math import inf, nextafter
 from typing import TYPE_CHECKING
 
 from ...errors import ErrorCode
-from ...making import maker, named
 from ...messages import READ_COMMITTED, FetchRequest, FetchResponse
 from ...partition.events import Fetch
-from ...types import PartitionId
+from ...types import PartitionId, named
 from ..context import Context
 from ..effects import Answer, Fail, Refuse
 from ..events import FetchArrived, Warmed
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from ...partition.leader import LeaderRole
     from .current_reads import CurrentReads
 
-_question, _response = maker(Fetch), maker(FetchResponse)
 
 NEVER = float("-inf")
 """The mark before the first answer."""
@@ -187,7 +185,7 @@ class Serving:
                 of_client = replica_id < 0
                 size = 1 if of_client else wanted.max_bytes
                 self._gathering.doubted(partition, wanted.fetch_offset, size, of_client)
-            questions[partition] = _question(
+            questions[partition] = Fetch(
                 replica_id=replica_id,
                 incarnation=incarnation,
                 leader_epoch=wanted.leader_epoch,
@@ -431,7 +429,7 @@ class Serving:
             session.answer(results)
             self.last_mark = max(self._context.now, nextafter(self.last_mark, inf))
             inquiry.sent_at = self.last_mark
-        response = _response(
+        response = FetchResponse(
             partitions=list(results.values()),
             session_id=session.id if session is not None else NO_SESSION,
             transactions=gathered.transactions,

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from statistics import median_low
 
-import attrs
+import msgspec
 
 
-@attrs.frozen(kw_only=True)
-class ClockVerdict:
+class ClockVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """A comparison of this node's clock with the clocks that it hears of.
 
     difference: seconds by which this node's clock, if it is doubted, is ahead of the others' (less than 0: behind).
@@ -25,7 +24,7 @@ class ClockVerdict:
     difference: float = 0.0
     is_decided: bool = True
     heard: tuple[int, ...] = ()
-    wrong: Mapping[int, float] = attrs.field(factory=dict)
+    wrong: Mapping[int, float] = msgspec.field(default_factory=dict)
 
     @property
     def finding(self) -> tuple[object, ...]:

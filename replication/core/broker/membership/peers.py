@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import TYPE_CHECKING
 
 import attrs
+from msgspec import structs
 
 from ... import messages as m
 from ...control import admin_requests
@@ -65,7 +66,7 @@ class Peers:
         self._ask(
             node.node_id,
             event.kind,
-            attrs.evolve(request, forwarded=True),
+            structs.replace(request, forwarded=True),
             FORWARD_TIMEOUT,
             answered=lambda body: self._ctx.emit(fx.Reply(event.request, body)),
             failed=lambda reason: self._refuse(

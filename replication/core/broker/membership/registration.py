@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
-import attrs
+import msgspec
+from msgspec import structs
 
 from ...control import records as rec
 from ...control import transitions
@@ -57,8 +58,7 @@ class Proof(Protocol):
     def leader_epoch(self) -> int: ...
 
 
-@attrs.frozen(kw_only=True)
-class NextProof:
+class NextProof(msgspec.Struct, frozen=True, kw_only=True):
     """The proof that a log directory has to store before anything else is done."""
 
     incarnation: int
@@ -68,8 +68,7 @@ class NextProof:
     leader_epoch: int
 
 
-@attrs.frozen(kw_only=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """The evidence in a log directory, locked by this process, about the previous process.
 
     stopped_clean: the process named in the directory's marker of a clean stop; None without a marker.
@@ -81,8 +80,7 @@ class Evidence:
     proof: Proof | None = None
 
 
-@attrs.frozen(kw_only=True)
-class Held:
+class Held(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a partition's log.
 
     home: the directory that has it; None without one.
@@ -106,8 +104,7 @@ class Held:
         return self.home is not None and not self.restored and self.log_end_offset >= self.committed
 
 
-@attrs.frozen(kw_only=True)
-class Holdings:
+class Holdings(msgspec.Struct, frozen=True, kw_only=True):
     """The contents of this process's log directories.
 
     some_offline: whether a configured directory was unusable at the start.
@@ -124,8 +121,7 @@ class Holdings:
     damaged: frozenset[PartitionId] = frozenset()
 
 
-@attrs.frozen(kw_only=True)
-class Change:
+class Change(msgspec.Struct, frozen=True, kw_only=True):
     """The effect of a node's return on one partition."""
 
     before: rec.PartitionRecord
@@ -133,8 +129,7 @@ class Change:
     reason: str
 
 
-@attrs.frozen(kw_only=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """The transaction by which a process becomes a member, with its changes of partitions.
 
     unreadable: keys of unreadable partition records, which the transaction omits, with their problems.
@@ -145,8 +140,7 @@ class Entry:
     unreadable: tuple[tuple[str, str], ...]
 
 
-@attrs.frozen(kw_only=True)
-class Behind:
+class Behind(msgspec.Struct, frozen=True, kw_only=True):
     """A log directory restored to an older state: its counter, and the counter that it should have."""
 
     directory_id: str
@@ -473,7 +467,7 @@ class Membership:
         proofs = tuple(proof for proof in former.directories if proof.directory_id not in failed)
         puts = [self._registration(endpoints)]
         if proofs != former.directories:
-            puts.append(Put(own_key, attrs.evolve(former, directories=proofs)))
+            puts.append(Put(own_key, structs.replace(former, directories=proofs)))
         return Transaction(
             compares=(_same(node_key, holder), AtVersion(own_key, own.version)), puts=tuple(puts)
         )

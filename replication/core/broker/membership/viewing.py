@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-import attrs
+import msgspec
+from msgspec import structs
 
 from ...control import records as rec
 from ...control.view import ClusterView
@@ -17,8 +18,7 @@ from ...store_transaction import Seen
 from ...types import PartitionId
 
 
-@attrs.frozen(kw_only=True)
-class Spoilt:
+class Spoilt(msgspec.Struct, frozen=True, kw_only=True):
     """A value that is not a record of its key; `kept`: whether the previous value stays in its place."""
 
     key: str
@@ -88,7 +88,7 @@ class Viewing:
                 spoilt.append(Spoilt(key=each.key, problem=problem, kept=kept is not None))
                 unreadable.add(each.key)
                 # Store its value and version, so that it is reported once; the view does not change.
-                self._seen[each.key] = attrs.evolve(each, record=kept, problem=problem)
+                self._seen[each.key] = structs.replace(each, record=kept, problem=problem)
                 continue
             unreadable.discard(each.key)
             self._seen[each.key] = each

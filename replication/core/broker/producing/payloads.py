@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ...errors import ErrorCode
-from ...making import named
-from ...types import BatchMeta, TransactionMarker
+from ...types import BatchMeta, TransactionMarker, named
 
 TRANSACTIONAL, CONTROL = 1 << 4, 1 << 5
 """Bits of `ScannedBatch.attributes` (record batch v2)."""

@@ -15,10 +15,9 @@ from ... import messages as m
 from ...control.internal_topics import STANDARD as INTERNAL_TOPICS
 from ...control.internal_topics import refusal_of_produce
 from ...errors import ErrorCode
-from ...making import maker, named
 from ...partition import effects as partition_fx
 from ...partition import events as partition_ev
-from ...types import PartitionId
+from ...types import PartitionId, named
 from .. import effects as fx
 from .. import events as ev
 from .payloads import CONTROL, TRANSACTIONAL, Batches, Payload, RefusedBatchError, ScannedBatch, to_meta
@@ -37,8 +36,6 @@ memory,
 and its connection may have ended long ago.
 """
 
-_batch, _outcome = maker(partition_ev.Produce), maker(m.ProduceResult)
-_answer = maker(m.ProduceResponse)
 _Result = TypeVar("_Result", m.ProduceResult, m.DeleteRecordsResult)
 
 
@@ -110,7 +107,7 @@ class Producing:
         self._produces[number] = pending
         self._ctx.step_replica(
             partition,
-            _batch(
+            partition_ev.Produce(
                 request_id=number,
                 acks=self._acks(message.acks, partition),
                 batch=to_meta(info),
@@ -176,7 +173,7 @@ class Producing:
             return
         self._add(
             self._produces.pop(effect.request_id),
-            _outcome(
+            m.ProduceResult(
                 topic=partition.topic,
                 partition=partition.partition,
                 error=effect.error,
@@ -275,5 +272,5 @@ def _tag(said: m.ProduceTransaction) -> partition_ev.TransactionTag:
 
 def _response(results: list[_Result]) -> m.ProduceResponse | m.DeleteRecordsResponse:
     if isinstance(results[0], m.ProduceResult):
-        return _answer(partitions=results)  # type: ignore[arg-type]
+        return m.ProduceResponse(partitions=results)  # type: ignore[arg-type]
     return m.DeleteRecordsResponse(partitions=results)

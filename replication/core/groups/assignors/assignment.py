@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-import attrs
+import msgspec
 
 NO_GENERATION = -1
 
@@ -17,8 +17,7 @@ class Partition(NamedTuple):
     partition: int
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Subscription:
+class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     """One member: what it reads, and what it claims to own since `generation`."""
 
     topics: frozenset[str]

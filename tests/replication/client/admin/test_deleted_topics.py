@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 import trio
 import trio.testing
+from msgspec import structs
 
 from insync.replication import wire
 from insync.replication.client import (
@@ -146,8 +146,8 @@ async def test_leaders_of_a_topic_that_is_made_again_count_whatever_their_epochs
         (there,) = info.partitions
         known = admin._cluster
         for topic_id, epoch, leader in (("first", 7, 0), ("first", 6, 1), ("second", 0, 2)):
-            part = attrs.evolve(there, leader=leader, leader_epoch=epoch)
-            known._apply_topic(attrs.evolve(info, topic_id=topic_id, partitions=[part]), revision=1)
+            part = structs.replace(there, leader=leader, leader_epoch=epoch)
+            known._apply_topic(structs.replace(info, topic_id=topic_id, partitions=[part]), revision=1)
             expected = Leader(2, 0) if topic_id == "second" else Leader(0, 7)
             assert known.topics["t"].leaders == [expected]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication import Admin, Node, Producer
 from insync.replication.client.admin._disk_room import check_room
@@ -114,7 +115,7 @@ async def test_a_node_tells_its_room_and_a_move_beyond_it_is_not_begun(
             assert health.log_directories[0].free_bytes > 1000
 
             async def nearly_full(**more: Any) -> list[Any]:
-                full = [attrs.evolve(each, free_bytes=100) for each in health.log_directories]
+                full = [structs.replace(each, free_bytes=100) for each in health.log_directories]
                 return [attrs.evolve(health, log_directories=full)]
 
             monkeypatch.setattr(admin, "describe_nodes", nearly_full)

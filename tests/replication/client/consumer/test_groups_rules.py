@@ -7,9 +7,9 @@ import threading
 from importlib.metadata import EntryPoint
 from typing import Any
 
-import attrs
 import pytest
 import trio
+from msgspec import structs
 
 from insync.replication import wire
 from insync.replication.client import (
@@ -180,7 +180,7 @@ async def test_another_coordinator_is_found(settings: dict[str, Any]) -> None:
 
 
 async def test_nothing_is_handed_out_when_the_lease_is_over() -> None:
-    short = attrs.evolve(SETTINGS, consumer_session_timeout_ms=700, consumer_heartbeat_interval_ms=200)
+    short = structs.replace(SETTINGS, consumer_session_timeout_ms=700, consumer_heartbeat_interval_ms=200)
     heard = Heard()
     async with group_cluster(settings=short, t=1) as (cluster, coordinator):
         fill(cluster.topics["t"][0], 5)

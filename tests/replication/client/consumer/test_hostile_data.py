@@ -6,9 +6,9 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import pytest
 import trio
+from msgspec import structs
 
 from insync.replication import wire
 from insync.replication.client import (
@@ -288,7 +288,9 @@ async def test_metadata_of_topics_that_cannot_be_are_not_used(
         if len(told) >= 3:
             return info
         told.append(name)
-        return attrs.evolve(info, partitions=[attrs.evolve(info.partitions[0], partition=n) for n in numbers])
+        return structs.replace(
+            info, partitions=[structs.replace(info.partitions[0], partition=n) for n in numbers]
+        )
 
     async with fake_cluster(nodes=1, t=1) as cluster:
         monkeypatch.setattr(FakeNode, "_topic", topic)

@@ -6,10 +6,10 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-import attrs
 import pytest
 import trio
 import trio.testing
+from msgspec import structs
 
 from insync.replication.client import AuthorizationError, Consumer, RequestTimeoutError
 from insync.replication.client.consumer import _member
@@ -17,7 +17,7 @@ from insync.replication.client.consumer import _member
 from ..fake_coordinator import SETTINGS, group_cluster
 from .test_groups import PROTOCOLS, QUICK, poll_until
 
-PATIENT = attrs.evolve(SETTINGS, consumer_session_timeout_ms=600_000, max_session_timeout_ms=600_000)
+PATIENT = structs.replace(SETTINGS, consumer_session_timeout_ms=600_000, max_session_timeout_ms=600_000)
 
 
 async def test_the_time_to_close_counts_from_the_call(monkeypatch: pytest.MonkeyPatch) -> None:

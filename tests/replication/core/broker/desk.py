@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import attrs
+from msgspec import structs
 
 from insync.replication.core import messages as m
 from insync.replication.core.broker import effects as fx
@@ -117,7 +118,7 @@ class Desk:
         self.channels = Channels(self.ctx)
         self.following = Following(self.ctx, self.channels)
         # There are no other parts here.
-        nobody = dict.fromkeys((each.name for each in attrs.fields(Parts)), lambda *told: None)
+        nobody = dict.fromkeys((each.name for each in structs.fields(Parts)), lambda *told: None)
         asking = {"emit": self.ctx.emit, "want": self.following.want, "stop": self.following.stop}
         self.ctx.parts = Parts(**nobody | asking)
         self.effects: list[fx.Effect] = []

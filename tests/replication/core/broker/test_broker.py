@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.broker.context import BrokerSettings, Context
 from insync.replication.core.broker.events import Report
@@ -54,7 +54,7 @@ def test_the_driver_has_what_logs_are_to_do_in_order(broker: Broker) -> None:
 
 def test_a_replica_calls_the_parts_around_it(broker: Broker) -> None:
     woken: list[PartitionId] = []
-    broker.context.parts = attrs.evolve(broker.context.parts, wake=woken.append)
+    broker.context.parts = structs.replace(broker.context.parts, wake=woken.append)
     lead(broker)
     assert set(woken) == {PARTITION}
 
@@ -91,7 +91,9 @@ def test_a_tick_runs_what_is_due(broker: Broker) -> None:
 
 def test_time_passes_for_every_replica(broker: Broker) -> None:
     replied: list[fx.ReplyProduce] = []
-    broker.context.parts = attrs.evolve(broker.context.parts, replied=lambda _, reply: replied.append(reply))
+    broker.context.parts = structs.replace(
+        broker.context.parts, replied=lambda _, reply: replied.append(reply)
+    )
     lead(broker)
     broker.tick(2.0)
     now = 2.0

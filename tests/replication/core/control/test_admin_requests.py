@@ -6,6 +6,7 @@ import attrs
 import hypothesis
 import pytest
 from hypothesis import strategies as st
+from msgspec import structs
 
 from insync.replication.core import messages as m
 from insync.replication.core.control import admin_requests as admin_requests
@@ -167,7 +168,7 @@ def test_a_preferred_replica_that_cannot_lead_is_not_called_out_of_sync(
     view = cluster(partition(0), nodes=(2, 3))
     if node is not None:
         mine = NodeRecord(node_id=1, incarnation=11, endpoints=())
-        view = attrs.evolve(view, nodes={**view.nodes, 1: attrs.evolve(mine, **node)})
+        view = attrs.evolve(view, nodes={**view.nodes, 1: structs.replace(mine, **node)})
     answer = planned(m.ElectLeadersRequest(), view)
     assert told in outcomes(answer)[0].message
     assert outcomes(answer)[0].error == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
@@ -286,7 +287,7 @@ def test_a_move_is_refused_that_its_nodes_have_no_room_for() -> None:
     """Each partition for itself; who is a replica already takes no more room."""
     view = cluster(partition(0), partition(1), partition(2))
     rooms = {1: 9, 2: 9, 3: 9, 4: 1}
-    nodes = {node: attrs.evolve(each, max_partitions=rooms[node]) for node, each in view.nodes.items()}
+    nodes = {node: structs.replace(each, max_partitions=rooms[node]) for node, each in view.nodes.items()}
     view = attrs.evolve(view, nodes=nodes)
     answer = planned(moves((0, [4, 1]), (1, [4, 2]), (2, [3, 2, 1])), view)
     told = outcomes(answer)
@@ -322,7 +323,7 @@ ids = st.lists(st.integers(1, 5), max_size=4)
 def test_a_target_names_living_nodes_or_replicas_each_once(
     target: list[int], live: set[int], adding: set[int]
 ) -> None:
-    record = attrs.evolve(partition(0).record, adding=tuple(sorted(adding & {1, 2, 3})))
+    record = structs.replace(partition(0).record, adding=tuple(sorted(adding & {1, 2, 3})))
     before = {1, 2, 3} - adding
     error, message = check_target(target, record, live)
     possible = bool(target) and len(target) == len(set(target)) and set(target) <= live | before
@@ -374,7 +375,7 @@ def test_a_new_topic_is_one_transaction_with_all_its_partitions() -> None:
 
 def test_a_node_that_is_about_to_stop_is_given_nothing() -> None:
     view = cluster(nodes=(1, 2, 3))
-    view = attrs.evolve(view, nodes={**view.nodes, 3: attrs.evolve(view.nodes[3], leaving=True)})
+    view = attrs.evolve(view, nodes={**view.nodes, 3: structs.replace(view.nodes[3], leaving=True)})
     answer = planned(m.CreateTopicRequest(name="new", partitions=6, replication_factor=2), view)
     assert isinstance(answer, Plan)
     for put in answer.puts[1:]:
@@ -391,7 +392,7 @@ def test_a_topic_that_is_there_is_made_once_and_belongs_to_who_made_it() -> None
     refused = planned(request, view)
     assert isinstance(refused, m.CreateTopicResponse)
     assert (refused.error, refused.topic_id) == (ErrorCode.TOPIC_ALREADY_EXISTS, "")
-    ours = attrs.evolve(view, topics={"t": attrs.evolve(topic(), topic_id="new")})
+    ours = attrs.evolve(view, topics={"t": structs.replace(topic(), topic_id="new")})
     assert planned(request, ours) == m.CreateTopicResponse(error=ErrorCode.NONE, topic_id="new")
 
 
@@ -400,15 +401,15 @@ def test_a_creation_whose_answer_was_lost_is_known_again_when_it_is_asked_of_ano
     made = planned(request, cluster())
     assert isinstance(made, Plan) and isinstance(made.puts[0].record, TopicRecord)
     assert made.puts[0].record.creation_id == "ours"
-    theirs = attrs.evolve(topic(), topic_id="first", creation_id="ours")
+    theirs = structs.replace(topic(), topic_id="first", creation_id="ours")
     view = attrs.evolve(cluster(), topics={"t": theirs})
     assert planned(request, view) == m.CreateTopicResponse(error=ErrorCode.NONE, topic_id="first")
     for other in ("", "theirs"):
-        refused = planned(attrs.evolve(request, creation_id=other), view)
+        refused = planned(structs.replace(request, creation_id=other), view)
         assert isinstance(refused, m.CreateTopicResponse)
         assert (refused.error, refused.topic_id) == (ErrorCode.TOPIC_ALREADY_EXISTS, "")
     unsaid = attrs.evolve(view, topics={"t": topic()})
-    refused = planned(attrs.evolve(request, creation_id=""), unsaid)
+    refused = planned(structs.replace(request, creation_id=""), unsaid)
     assert refused.error == ErrorCode.TOPIC_ALREADY_EXISTS, "nobody has said who made it"
 
 
@@ -420,7 +421,7 @@ def test_a_change_of_a_topic_is_answered_with_the_settings_from_then_on() -> Non
     assert answer.response.config["retention_ms"] == 9
     same = planned(m.AlterConfigRequest(name="t", config={"min_insync_replicas": 2}), view)
     assert isinstance(same, m.TopicChanged)
-    assert same.config == attrs.asdict(TopicConfig())
+    assert same.config == structs.asdict(TopicConfig())
     gone = planned(m.DeleteTopicRequest(name="t"), view)
     assert isinstance(gone, Plan)
     assert {put.key: (put.record, put.version) for put in gone.puts} == {

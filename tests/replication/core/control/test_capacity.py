@@ -6,6 +6,7 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from insync.replication.core import messages as m
 from insync.replication.core.control import controller as ctl
@@ -107,7 +108,7 @@ def test_a_topic_does_not_grow_beyond_the_room_either() -> None:
 
 def test_a_node_that_is_about_to_stop_offers_no_room() -> None:
     view = cluster(10, 10)
-    leaving = attrs.evolve(view.nodes[2], leaving=True)
+    leaving = structs.replace(view.nodes[2], leaving=True)
     with pytest.raises(TopicError, match="at most 10,"):
         check_room("t", 1, 11, attrs.evolve(view, nodes={**view.nodes, 2: leaving}))
 
@@ -171,7 +172,7 @@ def test_what_the_store_does_not_take_at_once_is_refused_with_the_number_that_it
     assert isinstance(refused, ctl.Reply) and refused.response.error == ErrorCode.INVALID_PARTITIONS
     assert "at most 18 partitions" in refused.response.message
     for partitions, kind in ((18, ctl.Commit), (19, ctl.Reply)):
-        request = attrs.evolve(too_many, partitions=partitions)
+        request = structs.replace(too_many, partitions=partitions)
         assert isinstance(asked(controller(20), request), kind)
 
 

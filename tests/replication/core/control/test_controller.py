@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.control.controller import (
     CHANGES_PER_COMMIT,
@@ -116,9 +117,9 @@ def test_every_write_checks_the_controller_epoch_and_what_it_replaces(controller
 
 def test_a_replica_in_an_offline_log_directory_loses_this_partition_alone(controller: Controller) -> None:
     base = view(5, nodes=(ME, OTHER, 3))
-    broken = attrs.evolve(base.nodes[3], offline=frozenset({PartitionId("t", 0)}))
+    broken = structs.replace(base.nodes[3], offline=frozenset({PartitionId("t", 0)}))
     led, sound = (
-        Versioned(attrs.evolve(led_by(3, isr=(3, OTHER), version=9).record, partition=index), 9)
+        Versioned(structs.replace(led_by(3, isr=(3, OTHER), version=9).record, partition=index), 9)
         for index in (0, 1)
     )
     partitions = {each.record.id: each for each in (led, sound)}
@@ -132,7 +133,7 @@ def test_a_replica_in_an_offline_log_directory_loses_this_partition_alone(contro
 
 
 def leaving(base: ClusterView, node: int) -> ClusterView:
-    return attrs.evolve(base, nodes={**base.nodes, node: attrs.evolve(base.nodes[node], leaving=True)})
+    return attrs.evolve(base, nodes={**base.nodes, node: structs.replace(base.nodes[node], leaving=True)})
 
 
 def test_who_is_about_to_stop_hands_over_and_leaves_the_isr(controller: Controller) -> None:
@@ -232,7 +233,7 @@ def test_a_topic_of_somebody_else_is_a_clash(controller: Controller) -> None:
     mine = only_commit(controller.step(admin_request()))
     assert replies(controller.step(CommitDone(outcome="conflict", key=topic_key("news")))) == []
     theirs = created(view(6), mine)
-    theirs = attrs.evolve(theirs, topics={"news": attrs.evolve(theirs.topics["news"], topic_id="other")})
+    theirs = attrs.evolve(theirs, topics={"news": structs.replace(theirs.topics["news"], topic_id="other")})
     effects = controller.step(ViewChanged(view=theirs))
     assert replies(effects) == [(7, ErrorCode.TOPIC_ALREADY_EXISTS)]
 
@@ -319,7 +320,7 @@ def test_many_partitions_of_a_dead_node_are_elected_in_one_transaction(
     base = led_by(3, isr=(3, OTHER), version=9)
     partitions = {}
     for number in range(CHANGES_PER_COMMIT + 200):
-        record = attrs.evolve(base.record, partition=number)
+        record = structs.replace(base.record, partition=number)
         partitions[record.id] = Versioned(record, 9)
     shown = attrs.evolve(view(5), partitions=partitions)
     first = only_commit(controller.step(ViewChanged(view=shown)))
@@ -340,7 +341,7 @@ def test_partitions_without_a_leader_come_first_where_one_transaction_is_not_eno
     for number in range(CHANGES_PER_COMMIT + 200):
         leader = 3 if number % 3 == 2 else ME
         base = led_by(leader, isr=(ME, OTHER, 3), version=9)
-        record = attrs.evolve(base.record, partition=number)
+        record = structs.replace(base.record, partition=number)
         partitions[record.id] = Versioned(record, 9)
         if leader == 3:
             without.add(record.id)
@@ -370,12 +371,15 @@ def test_another_topic_does_not_have_every_partition_looked_at(
     base = led_by(ME, isr=(ME, OTHER), version=9)
     partitions = {}
     for name in ("t", "u"):
-        record = attrs.evolve(base.record, topic=name)
+        record = structs.replace(base.record, topic=name)
         partitions[record.id] = Versioned(record, 9)
     first = attrs.evolve(view(5), partitions=partitions, topics={"t": _topic("t"), "u": _topic("u")})
     controller.step(ViewChanged(view=first))
     assert looked == ["t", "u"]
-    topics = {**first.topics, "u": attrs.evolve(_topic("u"), config=TopicConfig(min_insync_replicas=1))}
+    topics = {
+        **first.topics,
+        "u": structs.replace(_topic("u"), config=TopicConfig(min_insync_replicas=1)),
+    }
     then = attrs.evolve(first, revision=6, since=5, changed=frozenset(), topics=topics)
     controller.step(ViewChanged(view=then))
     assert looked == ["t", "u", "u"], "its own settings may matter to it"

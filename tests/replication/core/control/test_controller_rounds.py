@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.control.controller import (
     AdminRequest,
@@ -51,7 +52,7 @@ def controller() -> Controller:
 
 def dark(*, version: int = 9, epoch: int = 9, known: tuple[int, ...] = ()) -> Versioned:
     record = led_by(-1, isr=(), version=version).record
-    alive = attrs.evolve(record, replicas=(ME, OTHER), leader_epoch=epoch, last_known_elr=known)
+    alive = structs.replace(record, replicas=(ME, OTHER), leader_epoch=epoch, last_known_elr=known)
     return Versioned(alive, version)
 
 
@@ -81,7 +82,7 @@ def test_the_last_known_are_asked_and_the_most_complete_is_elected(controller: C
 
 def _with_an_absent_replica() -> Versioned:
     partition = dark(known=(ME, OTHER))
-    return attrs.evolve(partition, record=attrs.evolve(partition.record, replicas=(ME, OTHER, ABSENT)))
+    return structs.replace(partition, record=structs.replace(partition.record, replicas=(ME, OTHER, ABSENT)))
 
 
 def test_an_absent_replica_is_asked_in_some_rounds_and_then_the_others_elect(controller: Controller) -> None:
@@ -102,10 +103,10 @@ def test_rounds_before_a_process_began_do_not_count(controller: Controller) -> N
     controller.step(ViewChanged(view=before))
     for _ in range(ROUNDS_FOR_ABSENT - 1):
         told(controller, (ME, 4, 10), (OTHER, 5, 3))
-    nodes = {**before.nodes, OTHER: attrs.evolve(before.nodes[OTHER], incarnation=99)}
+    nodes = {**before.nodes, OTHER: structs.replace(before.nodes[OTHER], incarnation=99)}
     controller.step(ViewChanged(view=attrs.evolve(before, nodes=nodes, revision=6)))
     mine = LogInfo(incarnation=10 + ME, leader_epoch=9, last_epoch=4, log_end_offset=10, topic_id="x")
-    answers = {ME: mine, OTHER: attrs.evolve(mine, incarnation=99)}
+    answers = {ME: mine, OTHER: structs.replace(mine, incarnation=99)}
     for _ in range(ROUNDS_FOR_ABSENT):
         (again,) = controller.step(LogsTold(logs={dark().record.id: answers}))
         assert isinstance(again, AskReplicas)
@@ -119,7 +120,7 @@ def test_what_was_told_in_another_epoch_or_of_another_process_counts_for_nothing
     (again,) = told(controller, (ME, 4, 10), (OTHER, 5, 3), epoch=8)
     assert isinstance(again, AskReplicas)
     restarted = with_partition(view(6), dark(known=(ME, OTHER)))
-    nodes = {**restarted.nodes, OTHER: attrs.evolve(restarted.nodes[OTHER], incarnation=99)}
+    nodes = {**restarted.nodes, OTHER: structs.replace(restarted.nodes[OTHER], incarnation=99)}
     controller.step(ViewChanged(view=attrs.evolve(restarted, nodes=nodes)))
     (once_more,) = told(controller, (ME, 4, 10), (OTHER, 5, 3))
     assert isinstance(once_more, AskReplicas)
@@ -129,7 +130,7 @@ def test_what_a_process_told_that_the_store_has_not_shown_yet_counts(controller:
     partition = dark(known=(ME, OTHER))
     controller.step(ViewChanged(view=with_partition(view(5), partition)))
     mine = LogInfo(incarnation=11, leader_epoch=9, last_epoch=4, log_end_offset=10, topic_id="x")
-    theirs = attrs.evolve(mine, incarnation=10 + OTHER + 1, log_end_offset=11)
+    theirs = structs.replace(mine, incarnation=10 + OTHER + 1, log_end_offset=11)
     (put,) = only_commit(
         controller.step(LogsTold(logs={partition.record.id: {ME: mine, OTHER: theirs}}))
     ).puts
@@ -147,7 +148,7 @@ def test_what_was_told_of_another_topic_of_the_name_counts_for_nothing(controlle
     (again,) = controller.step(LogsTold(logs={partition: {ME: here, OTHER: gone}}))
     assert isinstance(again, AskReplicas)
     told(controller, (ME, 4, 1), (OTHER, 5, 3))
-    anew = attrs.evolve(dark(known=(ME, OTHER)).record, topic_id="y")
+    anew = structs.replace(dark(known=(ME, OTHER)).record, topic_id="y")
     controller.step(CommitDone(outcome="conflict", key="/x"))
     made = with_partition(view(6), Versioned(anew, 9))
     (asked,) = controller.step(ViewChanged(view=made))
@@ -192,7 +193,7 @@ def test_who_comes_to_life_after_the_round_is_asked_as_well(controller: Controll
     (asked,) = told(controller, (ME, 4, 10))
     assert isinstance(asked, AskReplicas)
     assert asked.partitions == {dark().record.id: (ME, OTHER)}
-    again = attrs.evolve(later, revision=7, nodes={ME: me, OTHER: attrs.evolve(other, incarnation=99)})
+    again = attrs.evolve(later, revision=7, nodes={ME: me, OTHER: structs.replace(other, incarnation=99)})
     assert controller.step(ViewChanged(view=again)) == []
     (again,) = told(controller)
     assert isinstance(again, AskReplicas)
@@ -204,7 +205,7 @@ def test_who_comes_to_life_after_the_round_is_asked_as_well(controller: Controll
 def test_a_replica_that_is_added_after_the_round_is_asked_as_well(controller: Controller) -> None:
     """A reassignment leaves the leader epoch as it is (seed 279 of the simulator)."""
     two = dark()
-    alone = Versioned(attrs.evolve(two.record, replicas=(ME,)), 9)
+    alone = Versioned(structs.replace(two.record, replicas=(ME,)), 9)
     controller.step(ViewChanged(view=most_complete(with_partition(view(5), alone))))
     assert controller.step(ViewChanged(view=most_complete(with_partition(view(6), two)))) == []
     (asked,) = told(controller, (ME, 4, 10))
@@ -231,7 +232,7 @@ def test_answers_that_nobody_asked_for_count_for_nothing(controller: Controller)
 
 
 def test_several_dark_partitions_are_asked_about_in_one_round(controller: Controller) -> None:
-    other = attrs.evolve(dark().record, partition=1, leader_epoch=4)
+    other = structs.replace(dark().record, partition=1, leader_epoch=4)
     base = most_complete(with_partition(view(5), dark()))
     both = attrs.evolve(base, partitions={**base.partitions, other.id: Versioned(other, 9)})
     (asked,) = controller.step(ViewChanged(view=both))
@@ -282,7 +283,7 @@ def test_an_unclean_election_nobody_answers_for_is_refused_after_one_round(contr
 def test_the_most_complete_one_leads_uncleanly_though_it_is_about_to_stop(controller: Controller) -> None:
     """As it does by policy: whoever stays can copy from it before it goes, and nothing else is lost."""
     seen = with_partition(view(5), dark())
-    nodes = {**seen.nodes, OTHER: attrs.evolve(seen.nodes[OTHER], leaving=True)}
+    nodes = {**seen.nodes, OTHER: structs.replace(seen.nodes[OTHER], leaving=True)}
     controller.step(ViewChanged(view=attrs.evolve(seen, nodes=nodes)))
     (asked,) = controller.step(unclean_request())
     assert isinstance(asked, AskReplicas)
@@ -337,7 +338,7 @@ def test_one_that_replicas_are_asked_for_is_given_up_and_the_next_one_asks_for_i
     (asked,) = controller.step(unclean_request())
     assert isinstance(asked, AskReplicas)
     assert replies(expired(controller, 8)) == [(8, ErrorCode.REQUEST_TIMED_OUT)]
-    assert controller.step(attrs.evolve(unclean_request(), request_id=9)) == [], "one round is under way"
+    assert controller.step(structs.replace(unclean_request(), request_id=9)) == [], "one round is under way"
     (again,) = told(controller)
     assert isinstance(again, AskReplicas)
     assert outcomes(told(controller)) == [ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE]
@@ -351,7 +352,7 @@ def elsewhere(count: int, *, of: int = 10) -> ClusterView:
     partitions = {}
     for number in range(of):
         versioned = led_by(OTHER if number < count else ME, isr=(ME, OTHER, 3), version=9)
-        record = attrs.evolve(versioned.record, partition=number)
+        record = structs.replace(versioned.record, partition=number)
         partitions[record.id] = Versioned(record, 9)
     return attrs.evolve(view(5, nodes=(ME, OTHER, 3)), partitions=partitions)
 

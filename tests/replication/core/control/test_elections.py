@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import attrs
 import hypothesis
 import pytest
 from hypothesis import strategies as st
+from msgspec import structs
 
 from insync.replication.core.control import elections
 from insync.replication.core.control.elections import (
@@ -38,7 +38,7 @@ def situation(
     rounds: int = 0,
 ) -> Situation:
     told = {node: info(*log) for node, log in (logs or {}).items()}
-    record = attrs.evolve(DARK, last_known_elr=known)
+    record = structs.replace(DARK, last_known_elr=known)
     return Situation(record=record, live=dict.fromkeys(live, 1), logs=told, asked=asked, rounds=rounds)
 
 
@@ -83,7 +83,7 @@ def test_a_replica_that_is_not_alive_yet_is_waited_for_some_rounds_unless_the_po
         dark = situation((1, 2), logs, known=(1, 2), asked=rounds > 0, rounds=rounds)
         assert decide(dark, elections.wait) == AskLogs((3, 1, 2))
         assert decide(dark, elections.any_) == Elect(2)
-    assert decide(attrs.evolve(dark, rounds=rounds + 1), elections.wait) == Elect(2)
+    assert decide(structs.replace(dark, rounds=rounds + 1), elections.wait) == Elect(2)
     silent = situation((1, 2), {2: (5, 61)}, known=(1, 2), asked=True, rounds=rounds + 1)
     assert decide(silent, elections.wait) == AskLogs((3, 1, 2))
     back = situation((1, 2, 3), {**logs, 3: (5, 62)}, known=(1, 2))
@@ -104,7 +104,7 @@ def shaped(end: int, *epochs: tuple[int, int], start: int = 0) -> LogInfo:
     """A log of these epochs, each with its first offset."""
     last = epochs[-1][0] if epochs else NO_EPOCH
     entries = tuple(EpochEntry(*each) for each in epochs)
-    return attrs.evolve(info(last, end), log_start_offset=start, epochs=entries)
+    return structs.replace(info(last, end), log_start_offset=start, epochs=entries)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_log_that_no_list_names_leads_only_if_it_goes_on_where_theirs_ends(
     unlisted: LogInfo, elected: int
 ) -> None:
     dark = situation((1, 2, 3), known=(1, 2))
-    dark = attrs.evolve(dark, logs={1: shaped(7, (0, 0)), 2: shaped(8, (0, 0)), 3: unlisted})
+    dark = structs.replace(dark, logs={1: shaped(7, (0, 0)), 2: shaped(8, (0, 0)), 3: unlisted})
     assert decide(dark, elections.wait) == Elect(elected)
     assert elections.most_complete(dark) == Elect(elected)
 
@@ -184,7 +184,7 @@ def test_if_they_do_not_answer_the_policy_decides_and_wait_asks_again() -> None:
 
 
 def test_while_somebody_is_eligible_the_last_known_are_no_resort() -> None:
-    waiting = attrs.evolve(situation((1, 2), known=(2,)), record=attrs.evolve(DARK, elr=(1,)))
+    waiting = structs.replace(situation((1, 2), known=(2,)), record=structs.replace(DARK, elr=(1,)))
     assert decide(waiting, elections.wait) == Wait()
 
 

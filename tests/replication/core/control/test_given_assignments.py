@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core import messages as m
 from insync.replication.core.control.admin_requests import AdminRequest, Knowledge, Plan, within
@@ -20,7 +21,7 @@ def create(*assignments: list[int], **changes: object) -> m.CreateTopicRequest:
         replication_factor=len(assignments[0]),
         assignments=list(assignments),
     )
-    return attrs.evolve(made, **changes)
+    return structs.replace(made, **changes)
 
 
 TOPIC = TopicRecord(
@@ -31,7 +32,7 @@ VIEW = attrs.evolve(cluster(), topics={"t": TOPIC}, topic_versions={"t": 3})
 
 def grow(*assignments: list[int], to: int = 3, **changes: object) -> m.CreatePartitionsRequest:
     made = m.CreatePartitionsRequest(name="t", partitions=to, assignments=list(assignments))
-    return attrs.evolve(made, **changes)
+    return structs.replace(made, **changes)
 
 
 def placed(plan: object) -> list[tuple[int, ...]]:
@@ -91,7 +92,7 @@ def test_a_refusal_is_short_whatever_was_given(
 
 
 def test_a_node_takes_as_many_as_it_says() -> None:
-    nodes = {number: attrs.evolve(each, max_partitions=2) for number, each in VIEW.nodes.items()}
+    nodes = {number: structs.replace(each, max_partitions=2) for number, each in VIEW.nodes.items()}
     view = attrs.evolve(VIEW, nodes=nodes)
     assert len(placed(planned(create([1, 2], [1, 3]), view))) == 2
     answer = planned(create([1, 2], [1, 3], [1, 4]), view)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core import messages as m
 from insync.replication.core.control.admin_requests import AdminRequest, Knowledge, Plan, Request, plan
@@ -70,7 +70,7 @@ def test_it_is_made_as_it_has_to_be_whatever_was_asked_for(count: int, factor: i
 
 def test_its_durability_is_as_asked_for() -> None:
     asked_for = {"durability": "flushed", "min_insync_replicas": 1}
-    planned = asked(attrs.evolve(CREATE, config=asked_for), view(1, 2, 3))
+    planned = asked(structs.replace(CREATE, config=asked_for), view(1, 2, 3))
     assert isinstance(planned, Plan)
     topic = planned.puts[0].record
     assert isinstance(topic, TopicRecord)

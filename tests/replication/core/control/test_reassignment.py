@@ -8,6 +8,7 @@ import attrs
 import hypothesis
 import pytest
 from hypothesis import strategies as st
+from msgspec import structs
 
 from insync.replication.core.control import rebalance, transitions
 from insync.replication.core.control.records import NodeRecord, PartitionRecord, Versioned, partition_key
@@ -67,7 +68,7 @@ def test_a_cancelled_move_ends_as_soon_as_enough_of_the_old_ones_are_in_sync() -
 
 
 def test_a_move_to_more_replicas_ends_when_the_isr_is_large_enough_for_all_of_them() -> None:
-    two = attrs.evolve(RECORD, replicas=(1, 2), isr=(1, 2), min_insync_replicas=3)
+    two = structs.replace(RECORD, replicas=(1, 2), isr=(1, 2), min_insync_replicas=3)
     growing = after(transitions.reassign(two, (1, 2, 3)))
     assert growing.min_isr == 2
     assert transitions.finish_reassignment(transitions.change_isr(growing, (1, 3))) is None
@@ -85,11 +86,11 @@ def test_a_target_that_is_given_up_for_another_leaves_nobody_behind() -> None:
 
 
 def test_the_minimum_isr_is_that_of_the_smaller_side() -> None:
-    alone = attrs.evolve(RECORD, replicas=(1,), isr=(1,))
+    alone = structs.replace(RECORD, replicas=(1,), isr=(1,))
     growing = after(transitions.reassign(alone, (1, 2)))
     assert (growing.min_isr, growing.elr) == (1, ())
     assert after(transitions.finish_reassignment(transitions.change_isr(growing, (1, 2)))).min_isr == 2
-    shrinking = after(transitions.reassign(attrs.evolve(RECORD, isr=(1,), elr=(2,)), (1,)))
+    shrinking = after(transitions.reassign(structs.replace(RECORD, isr=(1,), elr=(2,)), (1,)))
     assert (shrinking.min_isr, shrinking.elr) == (1, ())
 
 
@@ -116,7 +117,7 @@ def moving_records(draw: st.DrawFn) -> PartitionRecord:
     some = st.sets(st.sampled_from(everybody))
     adding, removing, isr = draw(some), draw(some), draw(some)
     hypothesis.assume(set(everybody) - adding and set(everybody) - removing)
-    return attrs.evolve(
+    return structs.replace(
         RECORD,
         replicas=everybody,
         adding=tuple(node for node in everybody if node in adding),
@@ -278,7 +279,7 @@ def balance_view(
 ) -> ClusterView:
     partitions = {}
     for number, leader in enumerate(leaders):
-        record = attrs.evolve(RECORD, partition=number, leader=leader, isr=isr)
+        record = structs.replace(RECORD, partition=number, leader=leader, isr=isr)
         partitions[record.id] = Versioned(record, 1)
     return ClusterView(
         nodes={node: NodeRecord(node_id=node, incarnation=1, endpoints=()) for node in live},

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core import messages as m
 from insync.replication.core.control import controller, transitions
@@ -100,7 +100,7 @@ class Store:
         for key, (record, _) in self.values.items():
             if key in (rec.CONTROLLER_KEY, rec.CONTROLLER_EPOCH_KEY):
                 continue
-            plain = attrs.asdict(record)
+            plain = structs.asdict(record)
             plain.pop("controller_epoch", None)
             plain.pop("topic_id", None)
             kept[key] = plain
@@ -162,7 +162,7 @@ def with_topics(store: Store) -> Store:
     assert host.replies[-1].response.error == ErrorCode.NONE
     for number in (0, 1):
         record = store.partition("t", number)
-        store.change(attrs.evolve(record, replicas=(1, 2, 3), isr=(1, 2, 3), leader=2))
+        store.change(structs.replace(record, replicas=(1, 2, 3), isr=(1, 2, 3), leader=2))
     return store
 
 
@@ -294,7 +294,7 @@ def test_a_sweep_that_ends_half_way_is_gone_on_with(
     template = store.partition("t")
     count = 1200
     for number in range(count):
-        record = attrs.evolve(template, partition=number, replicas=(2, 3, 4), isr=(2, 3, 4), leader=2)
+        record = structs.replace(template, partition=number, replicas=(2, 3, 4), isr=(2, 3, 4), leader=2)
         store.values[rec.partition_key(record.id)] = record, 1
     first = Host(1, store)
     first.look()
@@ -317,7 +317,7 @@ def test_five_hundred_partitions_fail_over_in_one_transaction() -> None:
     store = with_topics(Store())
     template = store.partition("t")
     for number in range(500):
-        record = attrs.evolve(template, partition=number, replicas=(2, 3, 4), isr=(2, 3, 4), leader=2)
+        record = structs.replace(template, partition=number, replicas=(2, 3, 4), isr=(2, 3, 4), leader=2)
         store.values[rec.partition_key(record.id)] = record, 1
     host = Host(1, store)
     host.look()
@@ -332,12 +332,12 @@ def test_five_hundred_partitions_fail_over_in_one_transaction() -> None:
 def test_questions_before_an_unclean_election_are_asked_again(policy: str) -> None:
     """What replicas told one controller is nothing to the next; it asks, and elects the same."""
     store = with_topics(Store())
-    lost = attrs.evolve(store.partition("t"), isr=(), elr=(), leader=-1, leader_epoch=5)
+    lost = structs.replace(store.partition("t"), isr=(), elr=(), leader=-1, leader_epoch=5)
     store.change(lost)
     if policy == "most_complete":
         topic, version = store.values[rec.topic_key("t")]
-        config = attrs.evolve(topic.config, unclean_leader_election=policy)
-        store.values[rec.topic_key("t")] = attrs.evolve(topic, config=config), version + 1
+        config = structs.replace(topic.config, unclean_leader_election=policy)
+        store.values[rec.topic_key("t")] = structs.replace(topic, config=config), version + 1
     logs = {
         node: LogInfo(incarnation=1, leader_epoch=5, last_epoch=epoch, log_end_offset=10)
         for node, epoch in ((2, 3), (3, 4))

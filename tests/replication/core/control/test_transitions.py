@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from insync.replication.core.control import transitions
 from insync.replication.core.control.records import PartitionRecord
@@ -22,9 +22,9 @@ def after(record: PartitionRecord | None) -> PartitionRecord:
 
 
 def test_the_first_replica_in_assignment_order_that_is_alive_and_in_sync_leads() -> None:
-    shuffled = attrs.evolve(RECORD, replicas=(3, 1, 2), isr=(3, 1, 2), leader=3)
+    shuffled = structs.replace(RECORD, replicas=(3, 1, 2), isr=(3, 1, 2), leader=3)
     assert after(transitions.elect(shuffled, {1, 2})).leader == 1
-    out_of_sync = attrs.evolve(shuffled, isr=(3, 2))
+    out_of_sync = structs.replace(shuffled, isr=(3, 2))
     assert after(transitions.elect(out_of_sync, {1, 2})).leader == 2
 
 
@@ -37,11 +37,11 @@ def test_a_dead_follower_leaves_without_a_new_leader_epoch() -> None:
 def test_nothing_to_change_changes_nothing() -> None:
     assert transitions.elect(RECORD, {1, 2, 3}, 1) is None
     assert transitions.restarted(RECORD, 2) is None
-    assert transitions.forget(attrs.evolve(RECORD, isr=(1, 2)), 3) is None
+    assert transitions.forget(structs.replace(RECORD, isr=(1, 2)), 3) is None
 
 
 def test_who_leaves_an_isr_under_its_minimum_stays_eligible_and_leads_again() -> None:
-    alone = after(transitions.elect(attrs.evolve(RECORD, isr=(1, 2)), {1}))
+    alone = after(transitions.elect(structs.replace(RECORD, isr=(1, 2)), {1}))
     assert (alone.isr, alone.elr) == ((1,), (2,))
     dark = after(transitions.elect(alone, set()))
     assert (dark.isr, dark.elr, dark.leader, dark.leader_epoch) == ((), (1, 2), -1, 1)
@@ -56,7 +56,7 @@ def test_who_leaves_an_isr_under_its_minimum_stays_eligible_and_leads_again() ->
 def test_when_nobody_is_eligible_only_a_living_replica_that_was_chosen_leads(
     unclean: int, leader: int
 ) -> None:
-    record = attrs.evolve(RECORD, isr=(1, 2))
+    record = structs.replace(RECORD, isr=(1, 2))
     assert not transitions.has_clean_leader(record, {3, 4})
     dark = after(transitions.elect(record, {3, 4}, unclean))
     assert dark.leader == leader
@@ -65,7 +65,7 @@ def test_when_nobody_is_eligible_only_a_living_replica_that_was_chosen_leads(
 
 
 def test_nobody_is_chosen_uncleanly_while_somebody_may_lead_cleanly() -> None:
-    record = attrs.evolve(RECORD, isr=(1, 2))
+    record = structs.replace(RECORD, isr=(1, 2))
     assert transitions.has_clean_leader(record, {2, 3})
     assert after(transitions.elect(record, {2, 3}, 3)).leader == 2
 
@@ -78,7 +78,7 @@ def test_a_new_process_never_leads_in_its_predecessors_epoch() -> None:
 
 
 def test_without_proof_a_node_is_neither_in_sync_nor_eligible_but_a_last_resort() -> None:
-    only = attrs.evolve(RECORD, replicas=(1,), isr=(1,), min_insync_replicas=1)
+    only = structs.replace(RECORD, replicas=(1,), isr=(1,), min_insync_replicas=1)
     record = after(transitions.forget(only, 1))
     assert (record.isr, record.elr, record.last_known_elr, record.leader) == ((), (), (1,), -1)
     assert transitions.elect(record, {1}) is None
@@ -87,7 +87,7 @@ def test_without_proof_a_node_is_neither_in_sync_nor_eligible_but_a_last_resort(
 
 
 def test_a_node_that_has_nothing_is_no_last_resort() -> None:
-    only = attrs.evolve(RECORD, replicas=(1,), isr=(1,), min_insync_replicas=1)
+    only = structs.replace(RECORD, replicas=(1,), isr=(1,), min_insync_replicas=1)
     record = after(transitions.forget(only, 1, has_nothing=True))
     assert (record.isr, record.elr, record.last_known_elr) == ((), (), ())
     assert transitions.elect(record, {1}) is None
@@ -248,8 +248,8 @@ def test_a_process_whose_log_has_a_later_epoch_than_the_store_raises_it_above(
         return
     assert now is not None
     check_epochs(record, now, above=last_epoch)
-    left = otherwise if otherwise is not None else attrs.evolve(record, partition_epoch=21)
-    assert attrs.evolve(now, leader_epoch=left.leader_epoch) == left
+    left = otherwise if otherwise is not None else structs.replace(record, partition_epoch=21)
+    assert structs.replace(now, leader_epoch=left.leader_epoch) == left
 
 
 def test_no_two_processes_skip_to_the_same_epoch() -> None:

@@ -6,6 +6,7 @@ import base64
 
 import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core import messages as m
 from insync.replication.core import scram
@@ -64,7 +65,7 @@ def test_who_does_not_exist_looks_the_same_everywhere_and_nothing_fits() -> None
 
 
 def user(**changes: object) -> UserRecord:
-    return attrs.evolve(UserRecord(name="etl", credentials=dict(KEPT)), **changes)
+    return structs.replace(UserRecord(name="etl", credentials=dict(KEPT)), **changes)
 
 
 def asked(request: m.AlterUserRequest, *known: UserRecord) -> Planned:
@@ -93,7 +94,7 @@ def test_a_user_is_made_once_and_a_repeated_request_is_the_same() -> None:
     made = written(asked(request))
     assert made == user(allow=("produce", "consume"))
     assert refused(asked(request, made))[0] == ErrorCode.NONE, "its answer was lost, and it asks again"
-    another = attrs.evolve(request, allow=["admin"])
+    another = structs.replace(request, allow=["admin"])
     code, message = refused(asked(another, made))
     assert code == ErrorCode.DUPLICATE_RESOURCE and "'etl' exists already" in message
 
@@ -154,7 +155,7 @@ def test_a_user_is_changed_in_what_is_said_and_nothing_else() -> None:
     ],
 )
 def test_what_cannot_be_is_refused_by_name(changes: dict[str, object], code: ErrorCode, said: str) -> None:
-    request = attrs.evolve(m.AlterUserRequest(name="etl", credentials=dict(KEPT)), **changes)
+    request = structs.replace(m.AlterUserRequest(name="etl", credentials=dict(KEPT)), **changes)
     found, message = refused(asked(request))
     assert found == code and said in message
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import attrs
+from msgspec import structs
 
 from insync.replication.core.groups import records as r
 
@@ -50,9 +50,9 @@ GOLDEN: dict[str, tuple[Any, Any]] = {
     "offset": (r.OffsetKey("größe", "orders", 7), _offset),
     "offset_expiring": (
         r.OffsetKey("größe", "orders", 7),
-        attrs.evolve(_offset, expire_timestamp=1700000600000),
+        structs.replace(_offset, expire_timestamp=1700000600000),
     ),
-    "offset_of_id": (r.OffsetKey("größe", "orders", 7), attrs.evolve(_offset, topic_id=FIRST)),
+    "offset_of_id": (r.OffsetKey("größe", "orders", 7), structs.replace(_offset, topic_id=FIRST)),
     "classic": (r.ClassicGroupKey("classic"), _stable),
     "classic_empty": (
         r.ClassicGroupKey("classic"),
@@ -76,7 +76,7 @@ GOLDEN: dict[str, tuple[Any, Any]] = {
     "member": (r.MemberKey("modern", "m"), _member),
     "member_classic": (
         r.MemberKey("modern", "m"),
-        attrs.evolve(
+        structs.replace(
             _member,
             classic=r.ClassicMetadata(
                 session_timeout_ms=45000,
@@ -123,14 +123,16 @@ def as_read(name: str, version: int) -> tuple[Any, Any]:
     """What a record of that version can say: older ones lack some fields."""
     key, value = GOLDEN[name]
     if name == "offset" and version < 3:
-        value = attrs.evolve(value, leader_epoch=-1)
+        value = structs.replace(value, leader_epoch=-1)
     if name == "offset_expiring":
-        value = attrs.evolve(value, leader_epoch=-1)
+        value = structs.replace(value, leader_epoch=-1)
     if name.startswith("classic"):
         if version < 2:
-            value = attrs.evolve(value, state_timestamp=r.NO_TIMESTAMP)
+            value = structs.replace(value, state_timestamp=r.NO_TIMESTAMP)
         missing: dict[str, Any] = {"instance_id": None} if version < 3 else {}
         if version < 1:
             missing["rebalance_timeout_ms"] = -1
-        value = attrs.evolve(value, members=tuple([attrs.evolve(each, **missing) for each in value.members]))
+        value = structs.replace(
+            value, members=tuple([structs.replace(each, **missing) for each in value.members])
+        )
     return key, value

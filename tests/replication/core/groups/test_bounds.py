@@ -6,10 +6,11 @@ import re
 import typing
 from typing import Any
 
-import attrs
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from insync.replication.core.coordination import shard_events as ev
 from insync.replication.core.coordination.bounds import MAX_NAME, MAX_PARTITIONS
@@ -40,7 +41,7 @@ def _values(hint: Any) -> st.SearchStrategy[Any]:
         return st.lists(_values(arguments[0]), max_size=2)
     if arguments:
         return st.one_of(*map(_values, arguments))
-    if attrs.has(hint):
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return _messages(hint)
     known = {int: _NUMBERS, str: _TEXTS, bytes: _BYTES, bool: st.booleans(), type(None): st.none()}
     return known[hint]
@@ -48,7 +49,7 @@ def _values(hint: Any) -> st.SearchStrategy[Any]:
 
 def _messages(cls: type) -> st.SearchStrategy[Any]:
     hints = typing.get_type_hints(cls)
-    names = [field.name for field in attrs.fields(cls)]
+    names = [field.name for field in structs.fields(cls)]
     return st.builds(
         cls, **{each: _LIKELY[each] if each in _LIKELY else _values(hints[each]) for each in names}
     )
@@ -116,7 +117,7 @@ def _with_a_long_name(cls: type) -> list[tuple[str, Any]]:
         whole[name] = [] if is_list else _SHORT[inner]
         if inner is str:
             found.append((name, name, "x" * (MAX_NAME + 1), is_list))
-        elif attrs.has(inner):
+        elif issubclass(inner, msgspec.Struct):
             found += [(f"{name}.{place}", name, value, is_list) for place, value in _with_a_long_name(inner)]
     return [
         (place, cls(**whole | {name: [value] if is_list else value})) for place, name, value, is_list in found

@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.groups import classic_state
@@ -281,8 +282,8 @@ def test_ids_are_bounded_and_a_group_of_ghosts_is_nothing() -> None:
         protocols=[gm.GroupProtocol(name="range", metadata=b"")],
     )
     for number in range(MAX_PENDING):
-        assert host.ask(attrs.evolve(asked, fresh_id=f"x{number}")).error == ErrorCode.MEMBER_ID_REQUIRED
-    assert host.ask(attrs.evolve(asked, fresh_id="y")).error == ErrorCode.GROUP_MAX_SIZE_REACHED
+        assert host.ask(structs.replace(asked, fresh_id=f"x{number}")).error == ErrorCode.MEMBER_ID_REQUIRED
+    assert host.ask(structs.replace(asked, fresh_id="y")).error == ErrorCode.GROUP_MAX_SIZE_REACHED
     host.pass_time(10)
     assert host.machine.classics == {}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.coordination import shard_events as ev
 from insync.replication.core.errors import ErrorCode
@@ -575,7 +575,7 @@ def test_the_log_alone_gives_the_same_state() -> None:
     last = {entry.key: entry for entry in host.log if isinstance(entry, ev.Entry)}
     other = GroupHost()
     for entry in reversed(last.values()):
-        other.machine.apply(attrs.evolve(entry))
+        other.machine.apply(structs.replace(entry))
     assert other.machine.groups == host.machine.groups
 
 

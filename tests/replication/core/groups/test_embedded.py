@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from insync.replication.core.groups.assignors.assignment import Partition
 from insync.replication.core.groups.embedded import (
@@ -46,7 +46,7 @@ def as_said(version: int) -> EmbeddedSubscription:
         missing["generation"] = -1
     if version < 1:
         missing["owned"] = ()
-    return attrs.evolve(SAID, **missing)
+    return structs.replace(SAID, **missing)
 
 
 @pytest.mark.parametrize(("name", "number", "text"), LINES)

@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.groups import records as r
@@ -489,7 +490,7 @@ def test_a_static_member_that_comes_late_after_a_move_down_leads_though_nobody_w
     ],
 )
 def test_the_policy_says_which_moves_there_are(policy: str, up: bool, down: bool) -> None:
-    settings = attrs.evolve(SETTINGS, consumer_migration_policy=policy)
+    settings = structs.replace(SETTINGS, consumer_migration_policy=policy)
     host = GroupHost(settings, t=PARTITIONS)
     form(host, Classic(host))
     new = Member(host, "new")
@@ -520,7 +521,7 @@ def test_a_group_of_others_than_consumers_does_not_move() -> None:
     other = GroupHost(SETTINGS, t=PARTITIONS)
     Member(other, "new").beat()
     assert other.ask(connect).error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    garbage = attrs.evolve(connect, protocol_type="consumer")
+    garbage = structs.replace(connect, protocol_type="consumer")
     refused = other.ask(garbage)
     assert refused.error == ErrorCode.INCONSISTENT_GROUP_PROTOCOL and "cannot be decoded" in refused.message
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import attrs
+from msgspec import structs
 
 from insync.replication.core.coordination import shard_events as ev
 from insync.replication.core.errors import ErrorCode
@@ -98,7 +98,7 @@ def test_a_move_down_is_no_word_of_who_is_silent() -> None:
 
 
 def test_whose_sessions_end_together_are_all_out_though_the_first_takes_the_group_down() -> None:
-    settings = attrs.evolve(SETTINGS, consumer_session_timeout_ms=int(SESSION * 1000))
+    settings = structs.replace(SETTINGS, consumer_session_timeout_ms=int(SESSION * 1000))
     host = GroupHost(settings, t=PARTITIONS)
     silent, alive = Classic(host), Classic(host)
     form(host, silent, alive)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from insync.replication.core.control.records import Versioned
 from insync.replication.core.errors import ErrorCode
@@ -92,9 +92,9 @@ def test_a_dead_replica_is_waited_for_as_long_as_it_may_be_elected() -> None:
     lead.step(ev.LogStartAdvanced(log_start_offset=4))
     lead.fetch_from(C, 4, 4)
     assert told(lead.step(ev.NodesChanged(live={A: 11, C: 13}))) == {}
-    eligible = attrs.evolve(record(isr=(A,)), elr=(B,), partition_epoch=1)
+    eligible = structs.replace(record(isr=(A,)), elr=(B,), partition_epoch=1)
     assert told(lead.step(ev.RecordChanged(versioned=Versioned(eligible, 2)))) == {}
-    without = attrs.evolve(record(isr=(A, C)), partition_epoch=2)
+    without = structs.replace(record(isr=(A, C)), partition_epoch=2)
     effects = lead.step(ev.RecordChanged(versioned=Versioned(without, 3)))
     assert told(effects) == {1: (ErrorCode.NONE, 4)}
 
@@ -260,7 +260,7 @@ def test_a_deletion_is_done_when_nobody_alive_or_electable_holds_it(
     for node, known in lead.replica.leader.followers.items():
         known.log_start_offset = starts[node] if node in have_fetched else -1
     members = (A, *sorted(isr))
-    state = attrs.evolve(record(isr=members), elr=tuple(sorted(elr - isr)) if not isr else ())
+    state = structs.replace(record(isr=members), elr=tuple(sorted(elr - isr)) if not isr else ())
     lead.step(ev.NodesChanged(live={A: 11, **{node: 10 + node for node in live}}))
     lead.step(ev.RecordChanged(versioned=Versioned(state, 2)))
     counted = live | set(members) | set(state.elr)

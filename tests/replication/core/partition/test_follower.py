@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.control.records import PartitionRecord, Versioned
 from insync.replication.core.errors import ErrorCode
@@ -131,7 +131,7 @@ def test_a_cut_after_an_unclean_election_keeps_the_part_that_goes(
 def test_where_offsets_may_be_missing_none_comes_twice(bases: tuple[int, ...]) -> None:
     replica = follower()
     batches = tuple(BatchMeta(base, 2, 1, 100) for base in bases)
-    taken = attrs.evolve(fetched(10, last_fetched_epoch=0, batches=batches), may_skip=True)
+    taken = structs.replace(fetched(10, last_fetched_epoch=0, batches=batches), may_skip=True)
     effects = replica.tell(taken, 0.0)
     assert not only(effects, fx.Append)
     assert [each.fetch_offset for each in effects if isinstance(each, fx.FetchNext)] == [10]
@@ -276,7 +276,7 @@ def test_offsets_that_compaction_took_are_counted_to_the_later_epoch() -> None:
     """Else whoever asks how far the earlier one goes would keep what was never committed there."""
     replica = follower(end=10, epoch=0)
     batch = BatchMeta(25, 5, 1, 100)
-    event = attrs.evolve(fetched(10, last_fetched_epoch=0, batches=(batch,)), may_skip=True)
+    event = structs.replace(fetched(10, last_fetched_epoch=0, batches=(batch,)), may_skip=True)
     effects = replica.tell(event, 1.0)
     assert [type(effect) for effect in effects if isinstance(effect, fx.Append)] == [fx.Append]
     assert replica.log.epochs.entries == (EpochEntry(0, 0), EpochEntry(1, 10))
@@ -347,10 +347,11 @@ def test_what_an_unclean_election_has_given_up_is_cut(unclean_epoch: int, cuts: 
     """The log ends in epoch 0: an election that was unclean from epoch 1 on may have lost what was committed."""
     replica = follower(high_watermark=7)
     known = record(2)
-    unclean = attrs.evolve(known.record, unclean_epoch=unclean_epoch)
-    replica.tell(ev.RecordChanged(versioned=attrs.evolve(known, record=unclean)), 1.0)
+    unclean = structs.replace(known.record, unclean_epoch=unclean_epoch)
+    replica.tell(ev.RecordChanged(versioned=structs.replace(known, record=unclean)), 1.0)
     effects = replica.tell(
-        attrs.evolve(fetched(10, last_fetched_epoch=0, diverging=EpochEnd(0, 5)), leader_epoch=2), 1.0
+        structs.replace(fetched(10, last_fetched_epoch=0, diverging=EpochEnd(0, 5)), leader_epoch=2),
+        1.0,
     )
     assert any(isinstance(each, fx.Truncate) for each in effects) == cuts
     assert any(isinstance(each, fx.CutRefused) for each in effects) != cuts

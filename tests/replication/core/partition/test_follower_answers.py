@@ -6,6 +6,7 @@ import attrs
 import hypothesis
 import pytest
 from hypothesis import strategies as st
+from msgspec import structs
 
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as fx
@@ -193,7 +194,7 @@ def test_every_answer_is_taken_by_the_rules(own: Own, data: st.DataObject) -> No
     kind = data.draw(st.sampled_from(("records", "nothing", "error", "range", "divergence")))
     end = st.builds(EpochEnd, st.integers(-1, LEADER_EPOCH), st.integers(0, 9))
     errors = {"error": data.draw(ERRORS), "range": ErrorCode.OFFSET_OUT_OF_RANGE}
-    answer = attrs.evolve(
+    answer = structs.replace(
         fetched(
             own.end,
             last_fetched_epoch=data.draw(st.sampled_from((None, own.last_epoch))),
@@ -240,8 +241,8 @@ def test_a_question_that_failed_is_asked_again_after_a_pause() -> None:
     own = Own((1, 1), 0, 1)
     replica = own.replica()
     failed = ev.FetchFailed(fetch_offset=2, leader_epoch=LEADER_EPOCH)
-    assert replica.tell(attrs.evolve(failed, fetch_offset=1), 0.0) == []
-    assert replica.tell(attrs.evolve(failed, leader_epoch=4), 0.0) == []
+    assert replica.tell(structs.replace(failed, fetch_offset=1), 0.0) == []
+    assert replica.tell(structs.replace(failed, leader_epoch=4), 0.0) == []
     assert replica.tell(failed, 0.0) == [own.question(delayed=True)]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.control.records import PartitionRecord, Versioned
 from insync.replication.core.errors import ErrorCode
@@ -237,7 +237,7 @@ def test_a_log_that_comes_back_shorter_than_it_was_shown_stays_closed() -> None:
     assert "3" in lead.replica.failure
     assert lead.fetch(B, 2) == []
     assert lead.answer.error == ErrorCode.KAFKA_STORAGE_ERROR
-    lead.step(attrs.evolve(opened, log_end_offset=3))
+    lead.step(structs.replace(opened, log_end_offset=3))
     assert lead.replica.role == "leader"
 
 
@@ -303,7 +303,7 @@ def test_a_fetch_of_an_earlier_epoch_counts_for_nothing() -> None:
     )
     assert lead.question_answered(old) == []
     assert lead.answer.error == ErrorCode.FENCED_LEADER_EPOCH
-    assert lead.ask(attrs.evolve(old, leader_epoch=4)).error == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert lead.ask(structs.replace(old, leader_epoch=4)).error == ErrorCode.UNKNOWN_LEADER_EPOCH
     assert lead.high_watermark == 0
 
 
@@ -390,7 +390,7 @@ def test_what_an_earlier_role_proposed_is_settled_by_a_newer_record_and_by_a_new
     lead = Lead()
     proposal = joining(lead, C)
     lead.step(ev.LogFailed(reason="a disk refused"))
-    lead.step(ev.RecordChanged(versioned=Versioned(attrs.evolve(record(), partition_epoch=9), 2)))
+    lead.step(ev.RecordChanged(versioned=Versioned(structs.replace(record(), partition_epoch=9), 2)))
     reopened(lead)
     lead.append(3)
     lead.fetch(B, 3)

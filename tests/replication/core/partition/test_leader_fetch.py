@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 import hypothesis
 from hypothesis import strategies as st
+from msgspec import structs
 
 from insync.replication.core.control.records import Versioned
 from insync.replication.core.errors import ErrorCode
@@ -130,12 +131,12 @@ def test_every_fetch_is_answered_by_the_rules(
     log: Log, ask: ev.Fetch, current: bool, again: bool, younger: int
 ) -> None:
     if current:
-        ask = attrs.evolve(ask, leader_epoch=log.leader_epoch, topic_id="x")
+        ask = structs.replace(ask, leader_epoch=log.leader_epoch, topic_id="x")
     replica = log.lead()
     if again:
         answer_to(replica, asked_at_the_end(log))
         epoch = log.leader_epoch if current else ask.last_fetched_epoch
-        ask = attrs.evolve(ask, incarnation=LIVE[B] + younger, last_fetched_epoch=epoch)
+        ask = structs.replace(ask, incarnation=LIVE[B] + younger, last_fetched_epoch=epoch)
     before = (log.end, LIVE[B]) if again else (-1, -1)
     answer = answer_to(replica, ask)
     error, diverging = judge(log, ask, before[1])
@@ -201,10 +202,10 @@ def test_a_member_that_only_follows_is_accounted_as_if_it_were_answered(
 ) -> None:
     isr = data.draw(st.sampled_from(((A, B), (A, B, C), (A, C))))
     asked = asked_at_the_end(log)
-    earlier = attrs.evolve(asked, fetch_offset=data.draw(st.integers(log.start, log.end)))
+    earlier = structs.replace(asked, fetch_offset=data.draw(st.integers(log.start, log.end)))
     field = data.draw(st.sampled_from((None, *EXCEPTIONS, "fetch_offset")))
     odd: dict[str, Any] = {} if field is None else {field: data.draw(st.sampled_from(EXCEPTIONS[field]))}
-    ask = attrs.evolve(asked, **odd)
+    ask = structs.replace(asked, **odd)
     replica, twin = log.lead(isr), log.lead(isr)
     if data.draw(st.sampled_from((True, True, False))):
         assert answer_to(replica, earlier) == answer_to(twin, earlier)
@@ -214,7 +215,7 @@ def test_a_member_that_only_follows_is_accounted_as_if_it_were_answered(
         assert ask != asked or B not in isr or before[0][0].incarnation < 0, "it is the usual case"
         return
     started, known = max(ask.log_start_offset, log.start), ask.high_watermark
-    assert ask == attrs.evolve(asked, log_start_offset=started, high_watermark=known), "something is amiss"
+    assert ask == structs.replace(asked, log_start_offset=started, high_watermark=known), "something is amiss"
     answer, others = twin.ask(ask, 1.0)
     assert replica.taken() == others
     assert (answer.error, answer.diverging, answer.limit_offset) == (ErrorCode.NONE, None, ask.fetch_offset)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.control.records import Versioned
 from insync.replication.core.errors import ErrorCode
@@ -56,7 +56,7 @@ def test_what_is_written_is_settled_when_all_of_it_is_committed() -> None:
     assert said.high_watermark == 7
     assert not said.settled, "the last of its records may vanish yet"
     lead.fetch(B, 8)
-    assert lead.said() == attrs.evolve(said, high_watermark=8)
+    assert lead.said() == structs.replace(said, high_watermark=8)
     assert lead.said().settled
     assert lead.said(PRODUCER + 1).last_sequence == -1
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.control.elections import LogInfo
 from insync.replication.core.control.records import Versioned
@@ -288,7 +288,7 @@ def test_a_follower_takes_nothing_while_a_newer_epoch_waits_for_its_log() -> Non
 
 def test_whoever_needs_no_other_commits_what_it_has_written() -> None:
     lead = Lead()
-    alone = attrs.evolve(record(isr=(A,), epoch=2), min_insync_replicas=1)
+    alone = structs.replace(record(isr=(A,), epoch=2), min_insync_replicas=1)
     lead.step(ev.RecordChanged(versioned=Versioned(alone, 2)))
     lead.step(ev.EpochAssigned())
     assert replies(lead.step(produce(1))) == {}
@@ -365,7 +365,7 @@ def test_what_a_log_holds_is_told_in_the_epoch_that_was_entered() -> None:
     lead.step(newer(-1, 2))
     assert lead.replica.log_info() is None, "what is being written may count or not"
     lead.step(ev.Appended(log_end_offset=3))
-    assert lead.replica.log_info() == attrs.evolve(told, leader_epoch=2, log_end_offset=3)
+    assert lead.replica.log_info() == structs.replace(told, leader_epoch=2, log_end_offset=3)
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def test_a_batch_that_a_producer_may_not_write_is_refused(
     [(0, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.UNKNOWN_LEADER_EPOCH), (1, None), (-1, None)],
 )
 def test_a_write_may_name_the_epoch_that_it_is_for(epoch: int, error: ErrorCode | None) -> None:
-    effects = Lead().step(attrs.evolve(produce(1), leader_epoch=epoch))
+    effects = Lead().step(structs.replace(produce(1), leader_epoch=epoch))
     assert replies(effects) == ({} if error is None else {1: (error, -1)})
     for effect in effects:
         if isinstance(effect, fx.ReplyProduce):
@@ -408,7 +408,7 @@ def test_a_record_of_an_epoch_that_is_known_is_taken_though_the_log_is_away() ->
 def test_a_move_adds_replicas_within_an_epoch() -> None:
     lead = Lead()
     assert lead.replica.leader is not None
-    moving = attrs.evolve(record(), replicas=(A, B, C, 4), adding=(4,))
+    moving = structs.replace(record(), replicas=(A, B, C, 4), adding=(4,))
     lead.step(ev.RecordChanged(versioned=Versioned(moving, 2)))
     assert lead.replica.leader.why_out(4) == "its node is not alive, or its log directory there is offline"
     lead.step(ev.NodesChanged(live={**LIVE, 4: 14}))
@@ -503,7 +503,7 @@ def test_an_older_record_in_which_a_node_has_no_replica_costs_it_nothing(leader:
         replica.tell(event, 0.0)
     role = replica.role
     taken_out = ev.RecordChanged(
-        versioned=Versioned(attrs.evolve(record(leader=B, epoch=2), replicas=(B, C), isr=(B, C)), 2)
+        versioned=Versioned(structs.replace(record(leader=B, epoch=2), replicas=(B, C), isr=(B, C)), 2)
     )
     assert replica.tell(taken_out, 0.0) == []
     assert (replica.role, replica.leader_epoch) == (role, 3)

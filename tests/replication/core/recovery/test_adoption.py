@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.kafka.metadata import KafkaMetadata, KafkaPartition, KafkaTopic
 from insync.replication.core.recovery.adoption import AdoptedFolder, AdoptionError, compacts, latest, plan
@@ -118,7 +118,7 @@ def test_a_topic_that_kafka_flushes_at_each_append_stays_so(
     config: dict[str, str], broker: dict[str, str], durability: str, ignored: tuple[str, ...]
 ) -> None:
     folders = [
-        attrs.evolve(folder(node, name, **config), settings=broker) for node, name in ((1, "a"), (2, "b"))
+        structs.replace(folder(node, name, **config), settings=broker) for node, name in ((1, "a"), (2, "b"))
     ]
     planned = plan(folders, "secret")
     assert planned.topics["t"].config.durability == durability

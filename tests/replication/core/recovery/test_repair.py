@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.control import records as rec
 from insync.replication.core.control.internal_topics import STANDARD
@@ -88,7 +88,7 @@ def test_gaps_are_known_again_by_the_logs() -> None:
     )
     key = rec.topic_key("t")
     after = topic_of(plan(logs, {key: Seen(key=key, record=record, version=1, value=b"")}), "t")
-    assert after == attrs.evolve(record, was_compacted=True)
+    assert after == structs.replace(record, was_compacted=True)
 
 
 def test_the_most_complete_log_alone_counts_and_nobody_leads_yet() -> None:
@@ -118,11 +118,11 @@ def test_folders_are_named_once() -> None:
 
 
 def test_logs_of_two_topics_of_one_name_are_refused_with_their_ids() -> None:
-    other = attrs.evolve(folder(2, 2, 10).logs[0], topic_id="u")
+    other = structs.replace(folder(2, 2, 10).logs[0], topic_id="u")
     with pytest.raises(
         RepairError, match=r"two topics named t \(ids t, u\): move the folders of the deleted"
     ):
-        plan([folder(1, 2, 10), attrs.evolve(folder(2, 2, 10), logs=(other,))], {})
+        plan([folder(1, 2, 10), structs.replace(folder(2, 2, 10), logs=(other,))], {})
 
 
 @pytest.mark.parametrize("deleted", ["t", "another"])
@@ -135,8 +135,8 @@ def test_a_topic_that_the_store_knows_to_be_deleted_does_not_come_back(deleted: 
 
 
 def test_no_producer_id_is_given_out_again() -> None:
-    held = attrs.evolve(folder(2, 2, 10).logs[0], next_producer_id=41)
-    folders = [folder(1, 2, 10), attrs.evolve(folder(2, 2, 10), logs=(held,))]
+    held = structs.replace(folder(2, 2, 10).logs[0], next_producer_id=41)
+    folders = [folder(1, 2, 10), structs.replace(folder(2, 2, 10), logs=(held,))]
     known = rec.ProducerIdsRecord(next_producer_id=40)
     seen = {rec.PRODUCER_IDS_KEY: Seen(key=rec.PRODUCER_IDS_KEY, record=known, version=1, value=b"")}
     puts = {put.key: put.record for _, put in plan(folders, seen).writes}
@@ -150,7 +150,7 @@ def known(node: int, end: int, *epochs: tuple[int, int], high_watermark: int = 0
     """A folder whose log has these epochs, each from an offset on."""
     found = folder(node, epochs[-1][0], end)
     (log,) = found.logs
-    return attrs.evolve(found, logs=(attrs.evolve(log, epochs=epochs, high_watermark=high_watermark),))
+    return structs.replace(found, logs=(structs.replace(log, epochs=epochs, high_watermark=high_watermark),))
 
 
 def test_a_later_epoch_that_nobody_copied_does_not_hide_what_is_committed() -> None:
@@ -178,11 +178,11 @@ def test_a_log_of_which_everything_is_deleted_is_as_complete_as_it_was() -> None
     """Nothing but what is committed is deleted: what another log knows to be committed is not missing there."""
     emptied = known(2, 117, (0, 117), high_watermark=117)
     (log,) = emptied.logs
-    emptied = attrs.evolve(emptied, logs=(attrs.evolve(log, log_start_offset=117),))
+    emptied = structs.replace(emptied, logs=(structs.replace(log, log_start_offset=117),))
     assert record_of(plan([known(1, 81, (0, 0), high_watermark=81), emptied], {})).isr == (2,)
-    later = attrs.evolve(log, log_start_offset=117, epochs=((3, 117),))
+    later = structs.replace(log, log_start_offset=117, epochs=((3, 117),))
     assert record_of(
-        plan([known(1, 81, (0, 0), high_watermark=81), attrs.evolve(emptied, logs=(later,))], {})
+        plan([known(1, 81, (0, 0), high_watermark=81), structs.replace(emptied, logs=(later,))], {})
     ).isr == (2,)
 
 
@@ -193,7 +193,7 @@ def test_a_log_of_which_everything_is_deleted_counts_without_an_epoch(policy: st
     """
     emptied = known(2, 50, (0, 50), high_watermark=50)
     (log,) = emptied.logs
-    emptied = attrs.evolve(emptied, logs=(attrs.evolve(log, log_start_offset=50, epochs=()),))
+    emptied = structs.replace(emptied, logs=(structs.replace(log, log_start_offset=50, epochs=()),))
     behind = known(1, 24, (0, 0), high_watermark=3)
     topic = rec.TopicRecord(
         name=log.topic,
@@ -211,8 +211,8 @@ def deleting(node: int, start: int, end: int, *epochs: tuple[int, int]) -> Found
     """A folder whose log begins at an offset, because what was below it is deleted."""
     found = folder(node, 0, end)
     (log,) = found.logs
-    log = attrs.evolve(log, log_start_offset=start, epochs=epochs, high_watermark=start)
-    return attrs.evolve(found, logs=(log,))
+    log = structs.replace(log, log_start_offset=start, epochs=epochs, high_watermark=start)
+    return structs.replace(found, logs=(log,))
 
 
 def stored(unclean_epoch: int = -1) -> dict[str, Seen]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from insync.replication.core.groups.record_codec import Unknown
 from insync.replication.core.transactions.records import (
@@ -30,7 +30,7 @@ EMPTY = TransactionValue(
     status=Status.EMPTY,
     last_update_ms=1_700_000_000_001,
 )
-ONGOING = attrs.evolve(
+ONGOING = structs.replace(
     EMPTY,
     status=Status.ONGOING,
     producer_epoch=7,
@@ -43,10 +43,10 @@ ONGOING = attrs.evolve(
 GOLDEN = {
     "empty": EMPTY,
     "ongoing": ONGOING,
-    "prepared": attrs.evolve(
+    "prepared": structs.replace(
         ONGOING, status=Status.PREPARE_COMMIT, producer_epoch=32767, next_producer_id=99, client_version=2
     ),
-    "complete": attrs.evolve(
+    "complete": structs.replace(
         EMPTY,
         status=Status.COMPLETE_ABORT,
         topics=(),
@@ -74,7 +74,7 @@ def test_the_bytes_are_kafkas(name: str, version: int, key: bytes, value: bytes)
 
 
 def test_what_kafka_has_no_field_for_is_kept_and_skipped_by_others() -> None:
-    ours = attrs.evolve(EMPTY, last_epoch=5)
+    ours = structs.replace(EMPTY, last_epoch=5)
     data = encode_transaction(ours)
     assert decode_transaction(encode_transaction_key(KEY), data) == (KEY, ours)
     assert data != encode_transaction(EMPTY)
@@ -100,14 +100,14 @@ def test_partitions_stand_by_topic_in_order() -> None:
     partitions = frozenset({("b", 3), ("a", 2), ("b", 1)})
     topics = by_topic(partitions)
     assert [(each.topic, each.partitions) for each in topics] == [("a", (2,)), ("b", (1, 3))]
-    assert attrs.evolve(EMPTY, topics=topics).partitions == partitions
+    assert structs.replace(EMPTY, topics=topics).partitions == partitions
 
 
 @pytest.mark.parametrize("length", [0, 1, 125, 126, 127, 128, 249, 16_383])
 def test_names_of_any_length_are_read_as_they_were_written(length: int) -> None:
     """Lengths are numbers of one byte or of several."""
     topics = (TopicPartitions(topic="t" * length, partitions=tuple(range(length))),)
-    written = attrs.evolve(ONGOING, topics=topics)
+    written = structs.replace(ONGOING, topics=topics)
     key = TransactionKey("k" * length)
     for _ in range(2):
         found = decode_transaction(encode_transaction_key(key), encode_transaction(written))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.coordination import shard_events as ev
 from insync.replication.core.errors import ErrorCode
@@ -245,7 +245,7 @@ def test_an_abort_without_a_transaction_fences_what_is_on_its_way() -> None:
 def test_past_the_last_epoch_a_fresh_id_goes_on() -> None:
     host = Coordinator()
     host.init()
-    host.log[-1] = attrs.evolve(host.log[-1], value=attrs.evolve(host.value, producer_epoch=LAST_EPOCH))
+    host.log[-1] = structs.replace(host.log[-1], value=structs.replace(host.value, producer_epoch=LAST_EPOCH))
     host.lead()
     host.add(500, LAST_EPOCH, "a")
     host.answers = False
@@ -266,7 +266,7 @@ def test_past_the_last_epoch_a_fresh_id_goes_on() -> None:
 def test_an_epoch_of_the_id_before_is_not_taken_for_the_last_one() -> None:
     host = Coordinator()
     host.init()
-    host.log[-1] = attrs.evolve(host.log[-1], value=attrs.evolve(host.value, producer_epoch=LAST_EPOCH))
+    host.log[-1] = structs.replace(host.log[-1], value=structs.replace(host.value, producer_epoch=LAST_EPOCH))
     host.lead()
     fresh = ids(host.init(500, LAST_EPOCH))
     assert fresh[0] > 500 and ids(host.init(500, LAST_EPOCH)) == fresh

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 import trio
+from msgspec import structs
 
 from insync.replication import wire
 from insync.replication.core.errors import ErrorCode
@@ -62,7 +63,7 @@ class Caller:
         """The answer of the group's coordinator, wherever that is by now."""
         while True:
             found = self.found.get(message.group) or await self.find(message.group)
-            asked = attrs.evolve(message, coordinator_epoch=found.leader_epoch)
+            asked = structs.replace(message, coordinator_epoch=found.leader_epoch)
             try:
                 reply = await self.at(found.endpoints[0], asked)
             except TransportError:

@@ -12,10 +12,10 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, ClassVar
 
-import attrs
 import pytest
 import trio
 import trio.lowlevel
+from msgspec import structs
 
 from insync.replication import Admin, Consumer, Node, NodeSettings
 from insync.replication.core import messages as m
@@ -249,7 +249,7 @@ async def test_a_client_of_a_gateway_is_no_node(tmp_path: Path) -> None:
     async with node_at(tmp_path):
         await make_topic()
         with pytest.raises(NotAllowedError, match="may not replicate"):
-            await ask(Client(), attrs.evolve(fetch(), replica_id=2))
+            await ask(Client(), structs.replace(fetch(), replica_id=2))
 
 
 async def test_what_is_no_request_is_refused(tmp_path: Path) -> None:

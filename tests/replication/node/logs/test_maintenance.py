@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import pytest
 import trio
+from msgspec import structs
 
 from insync.replication import Admin, Node
 from insync.replication.core.broker.effects import DeleteLog, SetLogAside
@@ -385,7 +386,7 @@ async def test_changed_settings_of_a_topic_reach_its_logs(tmp_path: Path) -> Non
         replicas = node._driver
         assert replicas is not None
         topic = replicas.view.topics["t"]
-        changed = attrs.evolve(topic, config=attrs.evolve(topic.config, retention_ms=77))
+        changed = structs.replace(topic, config=structs.replace(topic.config, retention_ms=77))
         replicas.apply(attrs.evolve(replicas.view, topics={**replicas.view.topics, "t": changed}))
         logs: dict[PartitionId, Log] = {key: host.log for key, host in replicas.hosts.items() if host.log}
         with trio.fail_after(60):

@@ -10,9 +10,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 import trio
+from msgspec import structs
 
 from insync.replication import Admin, Node, Producer
 from insync.replication.core.control import records as rec
@@ -54,8 +54,8 @@ def changed(record: PartitionRecord | None) -> PartitionRecord:
     return record
 
 
-LEADERLESS = changed(transitions.elect(attrs.evolve(RECORD, isr=(1,)), {}))
-ALONE = attrs.evolve(RECORD, isr=(1,), elr=(2,), leader=-1)
+LEADERLESS = changed(transitions.elect(structs.replace(RECORD, isr=(1,)), {}))
+ALONE = structs.replace(RECORD, isr=(1,), elr=(2,), leader=-1)
 MOVING = changed(transitions.reassign(RECORD, (1, 2, 4)))
 MOVED = changed(transitions.finish_reassignment(transitions.change_isr(MOVING, (1, 2, 3, 4))))
 
@@ -88,7 +88,12 @@ MOVED = changed(transitions.finish_reassignment(transitions.change_isr(MOVING, (
             (node(1, 2), *ALL[1:]),
             "node 1 was started again; no eligible replica is alive",
         ),
-        (attrs.evolve(RECORD, isr=(1,)), LEADERLESS, (), "node 1 is not alive; no eligible replica is alive"),
+        (
+            structs.replace(RECORD, isr=(1,)),
+            LEADERLESS,
+            (),
+            "node 1 is not alive; no eligible replica is alive",
+        ),
         (
             RECORD,
             transitions.change_isr(RECORD, (1, 2)),
@@ -97,8 +102,8 @@ MOVED = changed(transitions.finish_reassignment(transitions.change_isr(MOVING, (
         ),
         (transitions.change_isr(RECORD, (1, 2)), RECORD, ALL, "node 3 has caught up"),
         (
-            attrs.evolve(RECORD, leader=2),
-            changed(transitions.prefer(attrs.evolve(RECORD, leader=2), {1: 1, 2: 1, 3: 1})),
+            structs.replace(RECORD, leader=2),
+            changed(transitions.prefer(structs.replace(RECORD, leader=2), {1: 1, 2: 1, 3: 1})),
             ALL,
             "node 1 is the preferred leader",
         ),
@@ -109,8 +114,8 @@ MOVED = changed(transitions.finish_reassignment(transitions.change_isr(MOVING, (
             "node 1 is alive and has all that was committed",
         ),
         (
-            attrs.evolve(RECORD, isr=(), leader=-1),
-            changed(transitions.elect(attrs.evolve(RECORD, isr=(), leader=-1), {3: 1}, 3)),
+            structs.replace(RECORD, isr=(), leader=-1),
+            changed(transitions.elect(structs.replace(RECORD, isr=(), leader=-1), {3: 1}, 3)),
             ALL,
             "node 3 was elected uncleanly: records may be lost; node 3 leads",
         ),
@@ -123,7 +128,7 @@ MOVED = changed(transitions.finish_reassignment(transitions.change_isr(MOVING, (
 def test_each_change_of_a_partition_is_one_line_that_says_why(
     before: PartitionRecord | None, after: PartitionRecord, nodes: tuple[NodeRecord, ...], why: str
 ) -> None:
-    after = attrs.evolve(after, partition_epoch=(before.partition_epoch + 1) if before else 0)
+    after = structs.replace(after, partition_epoch=(before.partition_epoch + 1) if before else 0)
     told = [each for each in lines(view(before, ALL), view(after, nodes)) if each.name == "partition_changed"]
     (line,) = told
     assert why in str(line.facts["why"])
@@ -136,7 +141,7 @@ def test_each_change_of_a_partition_is_one_line_that_says_why(
 def test_what_has_not_changed_is_not_told_and_what_we_wrote_ourselves_says_why() -> None:
     after = transitions.change_isr(RECORD, (1, 2))
     assert lines(view(RECORD, ALL), view(RECORD, ALL)) == []
-    same = attrs.evolve(RECORD)
+    same = structs.replace(RECORD)
     assert same is not RECORD and lines(view(RECORD, ALL), view(same, ALL)) == []
     (line,) = lines(
         view(RECORD, ALL), view(after, ALL), {(RECORD.id, 1): "nodes [3] have not caught up for 30 s"}
@@ -147,7 +152,7 @@ def test_what_has_not_changed_is_not_told_and_what_we_wrote_ourselves_says_why()
 
 
 def test_a_topic_of_the_same_name_is_another_one() -> None:
-    other = attrs.evolve(RECORD, topic_id="y")
+    other = structs.replace(RECORD, topic_id="y")
     (line,) = lines(view(RECORD, ALL), view(other, ALL))
     assert line.facts["why"] == "the partition is new"
     (gone,) = lines(view(RECORD, ALL), view(None, ALL))

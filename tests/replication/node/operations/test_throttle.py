@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import attrs
 import pytest
 import trio
+from msgspec import structs
 
 from insync.replication import Admin, Node, Producer
 from insync.replication.core.broker.fetching.throttle import Throttle
@@ -51,7 +51,7 @@ async def test_only_replicas_that_are_being_added_are_held_up(
         following = node.broker.following
         following.throttle.rate = 1000
         node.broker.context.view = ClusterView(
-            partitions={PARTITION: Versioned(attrs.evolve(RECORD, **change), 1)}
+            partitions={PARTITION: Versioned(structs.replace(RECORD, **change), 1)}
         )
         assert following.is_throttled(PARTITION) is throttled
         size = node.settings.replica_fetch_max_bytes

@@ -10,9 +10,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
-import attrs
 import pytest
 import trio
+from msgspec import structs
 
 from insync.replication import Admin, Consumer, Node, wire
 from insync.replication.core.control import records as rec
@@ -229,7 +229,7 @@ async def test_a_store_that_was_lost_is_made_again_from_the_folders(tmp_path: Pa
 async def test_every_partition_of_many_is_repaired() -> None:
     """A repair writes them in portions, of which none leaves one out."""
     held = [found_folder(1, 2, 10, topic=f"t-{number:03}") for number in range(250)]
-    folder = attrs.evolve(held[0], logs=tuple(each.logs[0] for each in held))
+    folder = structs.replace(held[0], logs=tuple(each.logs[0] for each in held))
     async with MemoryStore() as store:
         planned = await repair(store, [folder])
         written = (await store.list(rec.PARTITIONS_PREFIX)).entries

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import attrs
+from msgspec import structs
 
 from insync.replication import wire
 from insync.replication.core import messages as m
@@ -28,9 +28,9 @@ def test_a_record_is_described_once_and_another_one_in_its_place_anew() -> None:
     info = described(first)
     assert info == describe_partition(first) and described(first) is info
     for change in ({"isr": (1,)}, {"leader": 2, "leader_epoch": 1}, {"replicas": (3, 1)}, {"elr": (2,)}):
-        then = attrs.evolve(first, **change)
+        then = structs.replace(first, **change)
         assert described(then) == describe_partition(then) != info
-    equal = attrs.evolve(first)
+    equal = structs.replace(first)
     assert described(equal) == info, "a record that came back to what it was"
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from insync.replication import Admin, Node, wire
 from insync.replication.client.admin import _pages
@@ -55,7 +55,7 @@ async def test_pages_add_up_to_the_whole(sizes: dict[str, int], asked: list[str]
     lengths: list[int] = []
 
     async def ask(message: m.MetadataRequest) -> m.MetadataResponse:
-        answer = describe_view(shown, attrs.evolve(message, partition_limit=limit))
+        answer = describe_view(shown, structs.replace(message, partition_limit=limit))
         lengths.append(sum(len(topic.partitions) for topic in answer.topics))
         return answer
 
@@ -68,7 +68,7 @@ async def test_a_node_that_is_behind_and_a_topic_that_is_made_again_do_not_mix_t
     answers = iter([old, new, view({"t": 7}, 2, "older"), new, new, new, new])
 
     async def ask(message: m.MetadataRequest) -> m.MetadataResponse:
-        return describe_view(next(answers), attrs.evolve(message, partition_limit=2))
+        return describe_view(next(answers), structs.replace(message, partition_limit=2))
 
     found = await whole_metadata(ask, m.MetadataRequest())
     assert [topic.topic_id for topic in found.topics] == ["new"]

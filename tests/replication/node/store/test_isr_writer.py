@@ -11,6 +11,7 @@ import attrs
 import pytest
 import trio
 import trio.testing
+from msgspec import structs
 
 from insync.replication import wire
 from insync.replication.core.broker.membership.proposing import MOST_TOGETHER, REFUSED_PAUSE
@@ -87,7 +88,7 @@ class Bench:
 
     def propose(self, number: int, isr: tuple[int, ...] = (1, 2), **more: Any) -> Host:
         host = self.hosts.setdefault(number, Host(PartitionId("t", number)))
-        record = attrs.evolve(RECORD, partition=number, isr=isr, partition_epoch=1, **more)
+        record = structs.replace(RECORD, partition=number, isr=isr, partition_epoch=1, **more)
         joining = ((2, 1),) if 2 in isr else ()
         proposal = fx.ProposeIsr(
             proposal_id=100 + number, record=record, version=1, joining=joining, reason="a test"
@@ -125,7 +126,10 @@ async def bench(folder: Path, count: int) -> AsyncIterator[Bench]:
         session = await inner.open_session(1000)
         record = rec.NodeRecord(node_id=2, incarnation=1, endpoints=())
         puts = [
-            Put(rec.partition_key(PartitionId("t", n)), wire.encode_record(attrs.evolve(RECORD, partition=n)))
+            Put(
+                rec.partition_key(PartitionId("t", n)),
+                wire.encode_record(structs.replace(RECORD, partition=n)),
+            )
             for n in range(count)
         ]
         await inner.commit([], [*puts, Put(rec.node_key(2), wire.encode_record(record))])
@@ -164,7 +168,7 @@ async def test_a_shrink_is_counted_though_the_view_shows_it_already(tmp_path: Pa
     async with bench(tmp_path, 2) as on:
         for number, removing in ((0, (2,)), (1, ())):
             partition = PartitionId("t", number)
-            record = attrs.evolve(RECORD, partition=number, partition_epoch=1)
+            record = structs.replace(RECORD, partition=number, partition_epoch=1)
             on.writer._driver.view.partitions[partition] = rec.Versioned(record, 2)  # type: ignore[index]
             proposal = fx.ProposeIsr(
                 proposal_id=7, record=record, version=1, joining=(), reason="a test", removing=removing
@@ -183,7 +187,7 @@ async def test_one_that_may_not_be_stored_keeps_no_other_from_it(
     async with bench(tmp_path, 4) as on:
         good, other = on.propose(0), on.propose(1, topic_id="another")
         gone = Host(PartitionId("t", 2))
-        record = attrs.evolve(RECORD, partition=2, isr=(1, 2), partition_epoch=1)
+        record = structs.replace(RECORD, partition=2, isr=(1, 2), partition_epoch=1)
         late = fx.ProposeIsr(proposal_id=7, record=record, version=1, joining=((2, 99),), reason="a test")
         on.give(gone, late)
         last = on.propose(3)
@@ -266,7 +270,7 @@ async def test_reasons_are_kept_until_the_change_is_seen(tmp_path: Path) -> None
         assert on.writer.reasons == {(at, 1): "a test"}
         on.writer.forget_reasons({at: rec.Versioned(RECORD, 1)})
         assert on.writer.reasons == {(at, 1): "a test"}, "the store has not shown it yet"
-        on.writer.forget_reasons({at: rec.Versioned(attrs.evolve(RECORD, partition_epoch=1), 2)})
+        on.writer.forget_reasons({at: rec.Versioned(structs.replace(RECORD, partition_epoch=1), 2)})
         assert on.writer.reasons == {}
 
 

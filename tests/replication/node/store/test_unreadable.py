@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-import attrs
 import pytest
 import trio
+from msgspec import structs
 
 from insync.replication import Admin, Node, wire
 from insync.replication.client import ServerError, TopicNotReadyError
@@ -107,7 +107,9 @@ async def test_an_address_that_is_none_holds_nobody_up(cluster: Cluster) -> None
         record = rec.NodeRecord(
             node_id=2, incarnation=1, endpoints=("tcp://", "nonsense", "tcp://" + "a" * 99)
         )
-        led = attrs.evolve(await partition_of(cluster), replicas=(2, 1), isr=(2,), leader=2, leader_epoch=9)
+        led = structs.replace(
+            await partition_of(cluster), replicas=(2, 1), isr=(2,), leader=2, leader_epoch=9
+        )
         async with open_store(f"memory://{cluster.name}") as store:
             await store.commit([], [Put(rec.node_key(2), wire.encode_record(record))])
             await store.commit([], [Put(rec.partition_key(led.id), wire.encode_record(led))])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.broker.coordination.loading import MOST, PATIENCE
 from insync.replication.core.broker.coordination.shards import LATE, LINGER, MANY
@@ -144,7 +145,7 @@ def test_who_waits_for_a_shard_is_told_when_another_node_leads() -> None:
 
 def test_a_request_that_means_another_leadership_does_not_wait() -> None:
     node = Node(log_end=5)
-    assert node.ask("o", attrs.evolve(READ, coordinator_epoch=7)).error == ErrorCode.NOT_COORDINATOR
+    assert node.ask("o", structs.replace(READ, coordinator_epoch=7)).error == ErrorCode.NOT_COORDINATOR
 
 
 def test_a_log_that_cannot_be_read_is_given_up() -> None:
@@ -410,7 +411,7 @@ def test_a_decision_that_no_batch_takes_is_refused_and_leaves_nothing() -> None:
 def test_a_decision_that_cannot_be_written_harms_nobody_else() -> None:
     """Such as one about a topic whose id in the store is no id."""
     node = Node()
-    spoilt = attrs.evolve(node.topics["t"], name="s", topic_id="no hexadecimal digits")
+    spoilt = structs.replace(node.topics["t"], name="s", topic_id="no hexadecimal digits")
     node.topics["s"] = spoilt
     node.look()
     assert node.ask("j", join(topics=["s"], group="bad")).error == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -485,5 +486,5 @@ def test_a_marker_in_the_turn_in_which_a_leadership_begins_counts(in_one_turn: b
         sev.Entry(4, r.OffsetKey("g", "t", 0), r.OffsetValue(offset=3), sev.ProducerId(7, 0)),
     )
     node.tell(ShardRead(PARTITION, read.reading, entries, 5))
-    (found,) = node.ask("o", attrs.evolve(READ, require_stable=True)).offsets
+    (found,) = node.ask("o", structs.replace(READ, require_stable=True)).offsets
     assert (found.error, found.offset) == (ErrorCode.NONE, 3 if committed else 2)

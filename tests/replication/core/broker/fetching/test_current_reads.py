@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.broker.effects import Answer, Effect, Reply
 from insync.replication.core.broker.events import FetchArrived, ReadIndexArrived
@@ -34,7 +34,7 @@ class Leader(Serve):
         self.isr(isr, version=2)
 
     def isr(self, isr: tuple[int, ...], *, version: int, epoch: int = 1) -> list[Effect]:
-        changed = attrs.evolve(
+        changed = structs.replace(
             record(isr=isr),
             replicas=(A, B, C, ZERO),
             partition=0,
@@ -169,7 +169,7 @@ def test_however_long_somebody_would_wait() -> None:
 def test_the_end_of_the_role_is_the_end_of_the_question() -> None:
     leader = Leader()
     leader.ask()
-    changed = attrs.evolve(record(isr=(A, B)), partition=0, partition_epoch=3, leader_epoch=2, leader=B)
+    changed = structs.replace(record(isr=(A, B)), partition=0, partition_epoch=3, leader_epoch=2, leader=B)
     leader.report(leader.partition, ev.RecordChanged(versioned=Versioned(changed, 3)))
     assert told(leader.settle()) == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication import wire
 from insync.replication.core import messages as m
@@ -143,7 +144,7 @@ def test_a_partition_that_changes_leaders_is_asked_about_once() -> None:
 
 def test_a_replica_that_asks_another_leader_has_withdrawn_from_the_first() -> None:
     desk, _ = asking(ZERO)
-    question = attrs.evolve(desk.following.questions(LEADER)[ZERO], leader=3)
+    question = structs.replace(desk.following.questions(LEADER)[ZERO], leader=3)
     with pytest.raises(AssertionError, match="asks two leaders"):
         desk.following.want(ZERO, question)
 
@@ -343,7 +344,7 @@ def test_a_failure_costs_the_same_however_many_partitions_ask(monkeypatch: pytes
 
 
 def test_many_questions_are_told_in_portions_each_of_them_confirmed_at_once() -> None:
-    desk = Desk(LEADER, settings=attrs.evolve(SETTINGS, questions_at_a_time=20))
+    desk = Desk(LEADER, settings=structs.replace(SETTINGS, questions_at_a_time=20))
     partitions = [PartitionId("t", number) for number in range(50)]
     desk.follow(LEADER, *partitions[:45])
     request = desk.connect()
@@ -361,7 +362,7 @@ def test_many_questions_are_told_in_portions_each_of_them_confirmed_at_once() ->
 
 
 def test_a_leader_without_room_for_a_session_is_asked_about_all_in_turn_and_with_pauses() -> None:
-    desk = Desk(LEADER, settings=attrs.evolve(SETTINGS, questions_at_a_time=20))
+    desk = Desk(LEADER, settings=structs.replace(SETTINGS, questions_at_a_time=20))
     desk.follow(LEADER, *(PartitionId("t", number) for number in range(45)))
     desk.connect()
     told: list[set[int]] = []
@@ -378,7 +379,7 @@ def test_a_leader_without_room_for_a_session_is_asked_about_all_in_turn_and_with
 
 
 def test_a_fetch_that_tells_all_is_parked_where_the_leader_has_no_room_for_a_session() -> None:
-    desk = Desk(LEADER, settings=attrs.evolve(SETTINGS, questions_at_a_time=20))
+    desk = Desk(LEADER, settings=structs.replace(SETTINGS, questions_at_a_time=20))
     desk.follow(LEADER, *(PartitionId("t", number) for number in range(10)))
     assert desk.connect().max_wait_ms == 0
     ask = desk.one(fx.Ask)
@@ -387,7 +388,7 @@ def test_a_fetch_that_tells_all_is_parked_where_the_leader_has_no_room_for_a_ses
 
 
 def test_a_portion_that_was_lost_is_told_again_from_the_first() -> None:
-    desk = Desk(LEADER, settings=attrs.evolve(SETTINGS, questions_at_a_time=20))
+    desk = Desk(LEADER, settings=structs.replace(SETTINGS, questions_at_a_time=20))
     desk.follow(LEADER, *(PartitionId("t", number) for number in range(30)))
     desk.connect()
     desk.answer(desk.one(fx.Ask))
@@ -406,9 +407,9 @@ def test_no_fetch_exceeds_what_a_request_may_be() -> None:
     desk.connect()
     told: set[int] = set()
     while desk.request.max_wait_ms == 0:
-        request = attrs.evolve(
+        request = structs.replace(
             desk.request,
-            partitions=[attrs.evolve(each, topic_id="0" * 32) for each in desk.request.partitions],
+            partitions=[structs.replace(each, topic_id="0" * 32) for each in desk.request.partitions],
             session_id=1 << 62,
         )
         assert len(wire.encode(request)) < most
@@ -492,7 +493,7 @@ def test_a_dial_to_an_old_address_is_given_up_for_the_new_one() -> None:
 
 def test_a_registration_that_says_the_same_ends_no_connection() -> None:
     desk, _ = asking(ZERO)
-    leaving = attrs.evolve(node(LEADER), leaving=True, offline=frozenset({ONE}))
+    leaving = structs.replace(node(LEADER), leaving=True, offline=frozenset({ONE}))
     assert not desk.nodes(node(1), leaving)
 
 
@@ -528,11 +529,12 @@ def test_where_files_are_handed_over_more_is_asked_for_at_a_time() -> None:
 
 
 def test_a_reassignment_is_fetched_for_at_its_rate() -> None:
-    desk = Desk(LEADER, settings=attrs.evolve(SETTINGS, follower_replication_throttled_rate=100))
+    desk = Desk(LEADER, settings=structs.replace(SETTINGS, follower_replication_throttled_rate=100))
     adding = led_by(LEADER, ZERO)
-    record = attrs.evolve(adding.record, replicas=(LEADER, 1), isr=(LEADER,), adding=(1,))
+    record = structs.replace(adding.record, replicas=(LEADER, 1), isr=(LEADER,), adding=(1,))
     desk.ctx.view = attrs.evolve(
-        desk.ctx.view, partitions={ZERO: attrs.evolve(adding, record=record), ONE: led_by(LEADER, ONE)}
+        desk.ctx.view,
+        partitions={ZERO: structs.replace(adding, record=record), ONE: led_by(LEADER, ONE)},
     )
     desk.follow(LEADER, ZERO, ONE)
     request = desk.connect()

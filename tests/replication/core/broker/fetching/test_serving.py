@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.broker.context import BrokerSettings, Context
 from insync.replication.core.broker.effects import Answer, CloseConnection, Effect, Fail, Refuse, Warm
@@ -71,7 +71,7 @@ class Serve:
         self.context = Context(A, LIVE[A], BrokerSettings(**settings), self.logs)  # type: ignore[arg-type]
         self.broker = Broker(self.context, b"a seed")
         # Batches come from nowhere here, and nobody waits for what becomes of them.
-        self.context.parts = attrs.evolve(self.context.parts, replied=lambda partition, reply: None)
+        self.context.parts = structs.replace(self.context.parts, replied=lambda partition, reply: None)
         self.partitions = [PartitionId("x", number) for number in range(count)]
         self.requests = 0
         self.session = self.answers = 0
@@ -82,7 +82,7 @@ class Serve:
             )
             self.report(partition, opened)
             self.report(partition, ev.NodesChanged(live=LIVE))
-            versioned = Versioned(attrs.evolve(record(isr=(A, B)), partition=partition.partition), 1)
+            versioned = Versioned(structs.replace(record(isr=(A, B)), partition=partition.partition), 1)
             self.report(partition, ev.RecordChanged(versioned=versioned))
             self.report(partition, ev.EpochAssigned())
         self.settle()
@@ -224,7 +224,7 @@ def test_min_bytes_are_waited_for_but_no_longer_than_max_wait() -> None:
 
 def test_an_error_does_not_wait_for_bytes() -> None:
     serve = Serve()
-    unknown = attrs.evolve(serve.question(serve.partitions[0], 0), topic="nobody", leader_epoch=-1)
+    unknown = structs.replace(serve.question(serve.partitions[0], 0), topic="nobody", leader_epoch=-1)
     told = answer(serve.fetch(unknown, min_bytes=10_000))
     assert told.response.partitions[0].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     serve.context.view = ClusterView(partitions={PartitionId("nobody", 0): Versioned(record(), 1)})
@@ -385,7 +385,7 @@ def test_a_member_that_has_everything_hears_of_the_high_watermark_at_once_in_a_n
 def test_a_member_that_waits_hears_after_a_while_what_another_one_has_committed() -> None:
     serve = Serve()
     (partition,) = serve.partitions
-    versioned = Versioned(attrs.evolve(record(isr=(A, B, C)), partition=partition.partition), 2)
+    versioned = Versioned(structs.replace(record(isr=(A, B, C)), partition=partition.partition), 2)
     serve.report(partition, ev.RecordChanged(versioned=versioned))
     serve.append(partition)
     serve.begin(serve.question(partition, 0))
@@ -536,7 +536,7 @@ def test_ranges_in_flight_past_a_cut_go_with_their_connection_before_it() -> Non
 def test_a_replica_that_is_being_added_is_served_at_a_pace(adding: bool) -> None:
     serve = Serve(leader_replication_throttled_rate=SIZE)
     (partition,) = serve.partitions
-    moving = attrs.evolve(record(isr=(A, B)), partition=0, adding=(C,) if adding else ())
+    moving = structs.replace(record(isr=(A, B)), partition=0, adding=(C,) if adding else ())
     serve.context.view = ClusterView(partitions={partition: Versioned(moving, 2)})
     serve.append(partition, partition, partition)
     fetch = {"node": C, "connection": "of C"}

@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.broker.context import BrokerSettings, Context
 from insync.replication.core.broker.effects import (
@@ -46,7 +47,7 @@ DELETED = {"x": (DeletedTopicRecord(name="x", topic_id="x", number=1), 1)}
 
 
 def view(revision: int, version: int = 1, **change: Any) -> ClusterView:
-    versioned = Versioned(attrs.evolve(record(isr=(A, B)), **change), version)
+    versioned = Versioned(structs.replace(record(isr=(A, B)), **change), version)
     return ClusterView(revision=revision, nodes=NODES, topics={"x": TOPIC}, partitions={PARTITION: versioned})
 
 
@@ -56,7 +57,7 @@ class Viewer:
         self.context = self.broker.context
         self.now = 1.0
         self.proposed: list[fx.ProposeIsr] = []
-        self.context.parts = attrs.evolve(
+        self.context.parts = structs.replace(
             self.context.parts, propose=lambda partition, proposal: self.proposed.append(proposal)
         )
 
@@ -124,7 +125,9 @@ def test_a_log_goes_with_its_topic_and_is_made_anew_only_when_it_is_gone(again: 
     viewer.report(ev.EpochAssigned())
     gone = ClusterView(revision=2, nodes=NODES, deleted=DELETED)
     made_again = attrs.evolve(
-        view(3, topic_id="other"), topics={"x": attrs.evolve(TOPIC, topic_id="other")}, deleted=DELETED
+        view(3, topic_id="other"),
+        topics={"x": structs.replace(TOPIC, topic_id="other")},
+        deleted=DELETED,
     )
     assert viewer.read(made_again if again else gone) == [DeleteLog(PARTITION)]
     assert viewer.context.replicas == {}
@@ -146,7 +149,9 @@ def test_the_log_of_a_topic_that_the_store_has_forgotten_is_set_aside(again: boo
         viewer.report(ev.EpochAssigned())
     other = DeletedTopicRecord(name="x", topic_id="earlier", number=1)
     forgotten = ClusterView(revision=2, nodes=NODES, deleted={"earlier": (other, 1)})
-    made_again = attrs.evolve(view(3, topic_id="other"), topics={"x": attrs.evolve(TOPIC, topic_id="other")})
+    made_again = attrs.evolve(
+        view(3, topic_id="other"), topics={"x": structs.replace(TOPIC, topic_id="other")}
+    )
     (aside,) = viewer.read(made_again if again else forgotten)
     assert isinstance(aside, SetLogAside)
     assert aside.partition == PARTITION
@@ -198,7 +203,7 @@ def test_a_topic_that_cannot_be_read_is_not_taken_for_deleted() -> None:
 def test_every_replica_hears_who_lives_when_that_has_changed() -> None:
     viewer = Viewer()
     viewer.read(view(1))
-    fewer = attrs.evolve(view(2), nodes={A: NODES[A], B: attrs.evolve(NODES[B], leaving=True)})
+    fewer = attrs.evolve(view(2), nodes={A: NODES[A], B: structs.replace(NODES[B], leaving=True)})
     viewer.read(fewer)
     assert dict(viewer.context.replicas[PARTITION].live) == {A: LIVE[A]}
 
@@ -244,7 +249,9 @@ def test_logs_go_by_the_settings_of_their_topics_and_moves_by_the_limits_of_the_
         limits={"leader_replication_throttled_rate": 5, "follower_replication_throttled_rate": 6},
     )
     changed = attrs.evolve(
-        view(2), topics={"x": attrs.evolve(TOPIC, config=config)}, quotas={"/quotas/node/": (quota, 1)}
+        view(2),
+        topics={"x": structs.replace(TOPIC, config=config)},
+        quotas={"/quotas/node/": (quota, 1)},
     )
     assert viewer.read(changed) == [ConfigureLog(PARTITION, config)]
     assert viewer.read(attrs.evolve(changed, revision=3)) == []
@@ -270,7 +277,7 @@ def test_of_a_delta_only_what_has_changed_is_looked_at_and_whoever_awaits_its_re
         step(partition, event)
 
     viewer.context.step_replica = noted  # type: ignore[method-assign]
-    newer = Versioned(attrs.evolve(both[other].record, partition_epoch=1), 2)
+    newer = Versioned(structs.replace(both[other].record, partition_epoch=1), 2)
     second = attrs.evolve(
         first, revision=2, since=1, changed=frozenset({other}), partitions={**both, other: newer}
     )
@@ -285,7 +292,7 @@ def test_of_a_delta_only_what_has_changed_is_looked_at_and_whoever_awaits_its_re
     # The log fails, and whatever is read meanwhile is of no use to a replica that leads no more.
     viewer.report(ev.LogFailed(reason="an I/O error"))
     viewer.read(attrs.evolve(second, revision=3, since=2, changed=frozenset()))
-    viewer.report(attrs.evolve(OPENED, epochs=(EpochEntry(1, 0),)))
+    viewer.report(structs.replace(OPENED, epochs=(EpochEntry(1, 0),)))
     del told[:]
     viewer.read(attrs.evolve(second, revision=4, since=3, changed=frozenset()))
     assert told == [(PARTITION, ev.RecordChanged(versioned=both[PARTITION]))]
@@ -294,8 +301,8 @@ def test_of_a_delta_only_what_has_changed_is_looked_at_and_whoever_awaits_its_re
 def many(revision: int, count: int, version: int = 1) -> ClusterView:
     versioned = Versioned(record(isr=(A, B)), version)
     partitions = {
-        PartitionId("x", number): attrs.evolve(
-            versioned, record=attrs.evolve(versioned.record, partition=number)
+        PartitionId("x", number): structs.replace(
+            versioned, record=structs.replace(versioned.record, partition=number)
         )
         for number in range(count)
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
+from msgspec import structs
 
 from insync.replication.core import messages as m
 from insync.replication.core.broker.effects import (
@@ -119,8 +120,8 @@ def test_a_topic_made_again_gives_up_no_log_of_the_one_before() -> None:
     viewer = leading(isr=(A,), elr=())
     (check,) = doubt(viewer)
     # Many replicas are told of a view before this one is.
-    viewer.context.settings = attrs.evolve(viewer.context.settings, told_at_a_time=0)
-    topics = {"x": attrs.evolve(TOPIC, topic_id="other")}
+    viewer.context.settings = structs.replace(viewer.context.settings, told_at_a_time=0)
+    topics = {"x": structs.replace(TOPIC, topic_id="other")}
     assert viewer.read(attrs.evolve(view(2, 2, topic_id="other"), topics=topics)) == []
     assert viewer.broker.step(LogChecked(check.check, PARTITION, BITS), 1.0) == [
         LogDamaged(PARTITION, BITS, given_up=False)
@@ -140,14 +141,14 @@ def test_a_copy_that_nobody_else_can_stand_in_for_steps_back_until_that_is_store
 def test_no_step_back_from_a_topic_made_again() -> None:
     viewer = Viewer()
     viewer.broker.step(LogFound(PARTITION, "x", ev.LogFailed(reason=BITS), is_damaged=True), 1.0)
-    viewer.context.settings = attrs.evolve(viewer.context.settings, told_at_a_time=0)
+    viewer.context.settings = structs.replace(viewer.context.settings, told_at_a_time=0)
     record = {"replicas": (A, B), "leader": B, "leader_epoch": 2, "isr": (B,), "elr": (A,)}
-    topics = {"x": attrs.evolve(TOPIC, topic_id="other")}
+    topics = {"x": structs.replace(TOPIC, topic_id="other")}
     assert viewer.read(attrs.evolve(view(2, 2, topic_id="other", **record), topics=topics)) == []
 
 
 def seen(**change: Any) -> dict[str, Seen]:
-    stored = attrs.evolve(record(isr=(B,)), topic="x", replicas=(A, B), **change)
+    stored = structs.replace(record(isr=(B,)), topic="x", replicas=(A, B), **change)
     key = partition_key(stored.id)
     return {key: Seen(key=key, record=stored, version=1, value=b"as it is")}
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core.broker.membership.registration import (
     Evidence,
@@ -56,7 +56,7 @@ def test_an_entry_that_took_place_unnoticed_is_our_own() -> None:
     again = membership.enter(stored(first, rec.node_key(1)), ["tcp://a"], 1)
     record, former = registration(again.transaction).record, registration(first).record
     assert isinstance(record, rec.NodeRecord) and isinstance(former, rec.NodeRecord)
-    assert record == attrs.evolve(former, number=former.number + 1)
+    assert record == structs.replace(former, number=former.number + 1)
     assert again.changes == ()
     assert rec.incarnation_key(1) not in {put.key for put in again.transaction.puts}, "it is the same process"
 
@@ -235,7 +235,7 @@ def test_a_folder_remembers_the_greatest_leader_epoch_that_it_came_in_with() -> 
 
     known, proof = began(seen, None)
     assert (known, proof.leader_epoch) == (1023, 1023)
-    assert began({}, attrs.evolve(proof, stored=0))[0] == 1023, (
+    assert began({}, structs.replace(proof, stored=0))[0] == 1023, (
         "the topic is gone, and its epoch is not forgotten"
     )
 
@@ -263,7 +263,7 @@ def test_nothing_is_written_over_a_later_registration() -> None:
     membership = starting("a")
     own, node = rec.incarnation_key(1), rec.node_key(1)
     seen = stored(membership.enter({}, ["tcp://a"], 1).transaction)
-    seen[node] = attrs.evolve(seen[node], session=7)
+    seen[node] = structs.replace(seen[node], session=7)
     later = stored(membership.enter_again({own: seen[own]}, ["tcp://a"]))[node]
     assert (later.version, later.value == seen[node].value) == (1, False)
     for written in (
@@ -335,7 +335,7 @@ def test_a_directory_that_is_not_here_any_more_is_named(some_offline: bool, gone
     """One that cannot be used now may be any of those that are missing."""
     seen = stored(starting("a").enter({}, [], 1).transaction)
     again = starting("b")
-    again.holdings = attrs.evolve(again.holdings, some_offline=some_offline)
+    again.holdings = structs.replace(again.holdings, some_offline=some_offline)
     again.begin(seen, 1)
     assert again.gone == gone
     assert starting("a").gone == (), "it is new"
@@ -348,7 +348,7 @@ def test_a_store_that_has_forgotten_signs_of_life_is_refused_with_the_numbers() 
     first.counted(entry.transaction)
     folder = "folder of a"
     proof = first.next_proofs([folder], 7)[folder]
-    holdings = attrs.evolve(
+    holdings = structs.replace(
         first.holdings, directories=(Evidence(directory_id=folder, stopped_clean=None, proof=proof),)
     )
     again = Membership(node_id=1, boot_id="boot", process="b", holdings=holdings)

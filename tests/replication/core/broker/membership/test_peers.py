@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core import messages as m
 from insync.replication.core.broker import effects as fx
@@ -82,7 +83,7 @@ def test_a_request_is_passed_on_and_its_answer_passed_back_as_it_came(one: Node)
     assert (one.one(fx.Dial).peer, one.one(fx.Dial).lane) == (CONTROLLER, "control")
     one.connect()
     ask = one.one(fx.Ask)
-    assert ask.message == attrs.evolve(TOPIC, forwarded=True)
+    assert ask.message == structs.replace(TOPIC, forwarded=True)
     assert ask.raw
     one.tell(ev.Answered(question=ask.question, message=b"as it came", payload=Payload()))
     assert one.one(fx.Reply) == fx.Reply("r", b"as it came")
@@ -230,7 +231,7 @@ def test_a_node_tells_all_that_an_election_goes_by() -> None:
     one.broker.context.replicas.update({ZERO: Told(info(9)), ONE: Told(None)})  # type: ignore[dict-item]
     names = [m.PartitionName(topic=each.topic, partition=each.partition) for each in (ZERO, ONE)]
     answer = one.broker.peers.tell_logs(m.GetReplicaLogInfoRequest(partitions=names))
-    assert answer == attrs.evolve(told(ME, 9), incarnation=7)
+    assert answer == structs.replace(told(ME, 9), incarnation=7)
 
 
 def both_asked(one: Node) -> dict[int, fx.Ask]:

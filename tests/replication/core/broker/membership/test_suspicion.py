@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 import pytest
+from msgspec import structs
 
 from insync.replication.core import messages as m
 from insync.replication.core.broker import effects as fx
@@ -195,7 +196,7 @@ def test_a_process_that_replaces_a_silent_one_is_not_silent() -> None:
     one.wait(2.0)
     assert one.broker.suspicion.tell(m.IsSilentRequest(node_id=LEADER, incarnation=1)).silent
     one.agree = {OTHER}
-    successor = attrs.evolve(node(LEADER), incarnation=2)
+    successor = structs.replace(node(LEADER), incarnation=2)
     one.tell(ev.ViewRead(attrs.evolve(one.view, nodes={**one.view.nodes, LEADER: successor}, revision=1)))
     request = m.IsSilentRequest(node_id=LEADER, incarnation=2)
     assert not one.broker.suspicion.tell(request).silent, "before the next check"

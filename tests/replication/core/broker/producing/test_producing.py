@@ -9,6 +9,7 @@ import attrs
 import hypothesis
 import pytest
 from hypothesis import strategies as st
+from msgspec import structs
 
 from insync.replication.core import messages as m
 from insync.replication.core.broker.context import BrokerSettings, Context
@@ -80,12 +81,15 @@ class Node:
         config = TopicConfig(max_message_bytes=LIMIT, min_insync_replicas=1)
         topics = {
             name: TopicRecord(name=name, topic_id=name, partitions=4, replication_factor=2, config=each)
-            for name, each in (("t", config), ("kept", attrs.evolve(config, cleanup_policy="compact")))
+            for name, each in (
+                ("t", config),
+                ("kept", structs.replace(config, cleanup_policy="compact")),
+            )
         }
         led = {partition: led_by(ME, partition) for partition in (*LED, KEPT)}
         records = {
-            partition: attrs.evolve(
-                versioned, record=attrs.evolve(versioned.record, isr=(versioned.record.leader,))
+            partition: structs.replace(
+                versioned, record=structs.replace(versioned.record, isr=(versioned.record.leader,))
             )
             for partition, versioned in {**led, FOLLOWED: led_by(2, FOLLOWED)}.items()
         }
@@ -130,8 +134,8 @@ class Node:
         """Another replica, which never fetches, is in the ISR."""
         known = self.broker.context.replicas[partition].versioned
         assert known is not None
-        both = attrs.evolve(known.record, isr=(ME, 2), partition_epoch=2)
-        changed = attrs.evolve(known, record=both, version=2)
+        both = structs.replace(known.record, isr=(ME, 2), partition_epoch=2)
+        changed = structs.replace(known, record=both, version=2)
         self.tell(Report(partition, ev.RecordChanged(versioned=changed)))
 
     def write(self) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from random import Random
 
-import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from insync.replication.core.groups.assignors.assignment import (
     Assignment,
@@ -92,10 +92,10 @@ def test_sticky_moves_what_has_lost_its_reader_and_nothing_else() -> None:
 def test_the_greater_generation_is_believed_and_of_equal_ones_none() -> None:
     members = readers("ABC", "t0")
     mine = frozenset(parts("t0p0"))
-    members["A"] = attrs.evolve(members["A"], owned=mine, generation=3)
-    members["B"] = attrs.evolve(members["B"], owned=mine, generation=4)
+    members["A"] = structs.replace(members["A"], owned=mine, generation=3)
+    members["B"] = structs.replace(members["B"], owned=mine, generation=4)
     assert STICKY.assign({"t0": 2}, members) == wanted(A="t0p1", B="t0p0", C="")
-    members["C"] = attrs.evolve(members["C"], owned=mine, generation=4)
+    members["C"] = structs.replace(members["C"], owned=mine, generation=4)
     assert STICKY.assign({"t0": 2}, members) == wanted(A="t0p0", B="t0p1", C="")
 
 
@@ -119,8 +119,8 @@ def test_cooperative_withholds_what_two_claim_for_one_generation() -> None:
 
 def test_cooperative_does_not_wait_for_a_claim_of_the_past() -> None:
     members = readers("AB", "t0", wanted(A="t0p0 t0p1", B="t0p1"))
-    members["A"] = attrs.evolve(members["A"], generation=1)
-    members["B"] = attrs.evolve(members["B"], generation=2)
+    members["A"] = structs.replace(members["A"], generation=1)
+    members["B"] = structs.replace(members["B"], generation=2)
     assert COOPERATIVE.assign({"t0": 2}, members) == wanted(A="t0p0", B="t0p1")
 
 
@@ -149,8 +149,8 @@ def test_a_partition_moves_to_who_has_two_fewer() -> None:
 
 def test_static_members_come_first_by_instance() -> None:
     members = readers("ABCD", "t0")
-    members["D"] = attrs.evolve(members["D"], instance_id="i1")
-    members["B"] = attrs.evolve(members["B"], instance_id="i2")
+    members["D"] = structs.replace(members["D"], instance_id="i1")
+    members["B"] = structs.replace(members["B"], instance_id="i2")
     assert in_order(members) == ["D", "B", "A", "C"]
     assert RANGE.assign({"t0": 1}, members)["D"] == parts("t0p0")
 
@@ -254,7 +254,7 @@ def test_what_was_given_is_given_again(assignor: Assignor, given_: tuple) -> Non
     for _ in range(3):
         found = assignor.assign(counts, members)
         members = {
-            name: attrs.evolve(said, owned=frozenset(found[name]), generation=5)
+            name: structs.replace(said, owned=frozenset(found[name]), generation=5)
             for name, said in members.items()
         }
     assert assignor.assign(counts, members) == found
