@@ -21,6 +21,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import attrs
 import msgspec
+from msgspec import structs
 
 from insync.plugins.kafka.core.connection import MOST_ELSE
 from insync.plugins.kafka.handlers import OFFERED
@@ -263,12 +264,11 @@ def _value(field: Field, index: int, mode: str) -> Any:
 def native_lists() -> Iterator[tuple[int, str, Any]]:
     """Kind, field and type of the elements of every list that a request has."""
     for kind, made in wire.REQUEST_TYPES.items():
-        hints = get_type_hints(made)
-        for field in attrs.fields(made):
-            for each in get_args(hints[field.name]) or ():
-                given = hints[field.name] if get_origin(hints[field.name]) is list else each
+        for name, hint in get_type_hints(made).items():
+            for each in get_args(hint) or ():
+                given = hint if get_origin(hint) is list else each
                 if get_origin(given) is list:
-                    yield kind, field.name, get_args(given)[0]
+                    yield kind, name, get_args(given)[0]
                     break
 
 
@@ -277,8 +277,8 @@ def largest_native(kind: int, name: str, element: Any, mode: str) -> bytes:
     made = wire.REQUEST_TYPES[kind]
     base = {
         each.name: _native(get_type_hints(made)[each.name], 0, mode)
-        for each in attrs.fields(made)
-        if each.default is attrs.NOTHING
+        for each in structs.fields(made)
+        if each.required
     }
     most = 1 << 30 if kind in OF_NODES else MOST_ELEMENTS
     size, elements = MOST_BYTES.get(kind, Limits().max_body_bytes) - 1024, []
@@ -299,12 +299,12 @@ def _native(kind: Any, index: int, mode: str) -> Any:
         return None
     if get_origin(kind) is list:
         return []
-    if attrs.has(kind):
+    if issubclass(kind, msgspec.Struct):
         hints = get_type_hints(kind)
         return {
             each.name: _native(hints[each.name], index, mode)
-            for each in attrs.fields(kind)
-            if each.default is attrs.NOTHING
+            for each in structs.fields(kind)
+            if each.required
         }
     empty: dict[Any, Any] = {str: f"n{index}" if differs else "", bytes: b"", bool: False, float: 0.0}
     return empty.get(kind, index if differs else 0)
