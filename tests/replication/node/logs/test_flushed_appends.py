@@ -199,21 +199,24 @@ async def test_the_writer_is_stopped_when_the_end_of_its_last_flush_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also where the thread that has flushed stands still before it says so."""
+    has_stopped = threading.Event()
+
+    def late(token: trio.lowlevel.TrioToken, do: Callable[..., None], *arguments: Any) -> None:
+        if threading.current_thread().name.startswith("insync-flush"):
+            assert has_stopped.wait(60)
+        tell(token, do, *arguments)
+
+    monkeypatch.setattr(_log_writer, "tell", late)
     async with bench() as it:
-
-        def late(token: trio.lowlevel.TrioToken, do: Callable[..., None], *arguments: Any) -> None:
-            if threading.current_thread().name.startswith("insync-flush"):
-                it.writer._thread.join()
-            tell(token, do, *arguments)
-
-        monkeypatch.setattr(_log_writer, "tell", late)
         log = Log(FLUSHED)
         it.append(it.lane(log), 1)
         await it.flushing(log)
         log.may_end.release()
         with trio.fail_after(60):
             await it.writer.stop()
-        assert it.told == ["1"]
+        told = [*it.told]
+        has_stopped.set()
+    assert told == ["1"]
 
 
 async def test_other_logs_wait_for_no_flush_and_work_of_this_one_does() -> None:
