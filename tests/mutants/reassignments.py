@@ -142,9 +142,13 @@ def _(patch: Patch) -> None:
     right = Controller._situation
 
     def situation(self: Controller, record: PartitionRecord) -> Situation:
-        topic_id, epoch, _, rounds = self._asked.get(record.id, ("", -1, {}, 0))
-        asked = (topic_id, epoch) == (record.topic_id, record.leader_epoch)
-        return structs.replace(right(self, record), asked=asked, rounds=rounds if asked else 0)
+        over = self._asked.get(record.id)
+        asked = over is not None and (over.topic_id, over.leader_epoch) == (
+            record.topic_id,
+            record.leader_epoch,
+        )
+        rounds = over.rounds if over is not None and asked else 0
+        return structs.replace(right(self, record), asked=asked, rounds=rounds)
 
     patch.setattr(Controller, "_situation", situation)
 

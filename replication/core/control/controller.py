@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import attrs
 import msgspec
@@ -158,6 +159,19 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
 ControllerEffect = Commit | AskReplicas | ReadView | Reply
 
 
+class _Asked(msgspec.Struct, frozen=True):
+    """The last round of questions about a partition that is over.
+
+    `processes`: of the replicas that lived when it began. `rounds`: how many alike rounds asked replicas that did
+    not live.
+    """
+
+    topic_id: str = ""
+    leader_epoch: int = -1
+    processes: Mapping[int, int] = MappingProxyType({})
+    rounds: int = 0
+
+
 class Controller:
     """The controller as every node carries it; on most it only waits to be needed.
 
@@ -206,9 +220,7 @@ class Controller:
         self._asks_for: AdminRequest | None = None
         self._may_not_ask: AdminRequest | None = None
         """The request whose questions are under way, and the one whose questions are over."""
-        self._asked: dict[PartitionId, tuple[str, int, Mapping[int, int], int]] = {}
-        """The topic id and the leader epoch in which a round of questions about a partition is over, the processes
-        of the replicas that lived when it began, and how many such rounds asked replicas that did not live."""
+        self._asked: dict[PartitionId, _Asked] = {}
         self._logs: dict[PartitionId, dict[int, LogInfo]] = {}
         self._effects: list[ControllerEffect] = []
 
@@ -385,11 +397,11 @@ class Controller:
             and info.leader_epoch == record.leader_epoch
             and info.is_of(record.topic_id)
         }
-        topic_id, epoch, processes, rounds = self._asked.get(record.id, ("", -1, {}, 0))
-        asked = (topic_id, epoch) == (record.topic_id, record.leader_epoch) and all(
-            processes.get(node, -1) >= live[node] for node in record.replicas if node in live
+        over = self._asked.get(record.id, _Asked())
+        asked = (over.topic_id, over.leader_epoch) == (record.topic_id, record.leader_epoch) and all(
+            over.processes.get(node, -1) >= live[node] for node in record.replicas if node in live
         )
-        return Situation(record=record, live=live, logs=logs, asked=asked, rounds=rounds if asked else 0)
+        return Situation(record=record, live=live, logs=logs, asked=asked, rounds=over.rounds if asked else 0)
 
     def _ask(self) -> None:
         """Ask all that this step has found, unless questions are out already: their answers bring us back."""
@@ -414,10 +426,12 @@ class Controller:
         if asking is None:
             return
         for partition in asking.partitions:
-            of = asking.topic_ids[partition], asking.leader_epochs[partition], self._asking_of[partition]
-            *before, rounds = self._asked.get(partition, (None, 0))
-            waited = len(asking.partitions[partition]) > len(self._asking_of[partition])
-            self._asked[partition] = *of, (rounds if tuple(before) == of else 0) + waited
+            live = self._asking_of[partition]
+            now = _Asked(asking.topic_ids[partition], asking.leader_epochs[partition], live)
+            before = self._asked.get(partition, now)
+            rounds = before.rounds if structs.replace(before, rounds=0) == now else 0
+            waited = len(asking.partitions[partition]) > len(live)
+            self._asked[partition] = structs.replace(now, rounds=rounds + waited)
             # An earlier report of this epoch, by a living process, is still valid.
             self._logs.setdefault(partition, {}).update(event.logs.get(partition, {}))
 
