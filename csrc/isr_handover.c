@@ -55,103 +55,61 @@ static void ask_for_slice(uint64_t ns)
     syscall(SYS_sched_setattr, 0, &mine, 0);
 }
 
-/* Who waits sleeps while the worker works, so that one processor serves both in turn. Left to itself the scheduler wakes
- * each of the two on another one that is idle, or busy with something else: that takes many times as long as to go on
- * where the caches are warm and the time slice is not over.
+/* Who waits sleeps while the worker works, so that one processor serves both in turn. Left to itself the scheduler wakes the
+ * worker on another one that is idle, or busy with something else: that takes many times as long as to go on where the
+ * caches are warm and the time slice is not over. Only the worker is bound: the thread that waits belongs to the program.
  */
 
-_Static_assert(sizeof(cpu_set_t) == sizeof ((isr_handover *)0)->wanted, "a set of processors fits");
+_Static_assert(sizeof(cpu_set_t) == sizeof ((isr_handover *)0)->usual, "a set of processors fits");
 
-static void wanted(isr_handover *h, cpu_set_t *set)
+/* The processors that this thread may use, which asks. Returns how many; 0 if the system does not tell. */
+static int mine(isr_handover *h, cpu_set_t *set)
 {
     uint64_t words[ISR_PROCESSOR_WORDS];
+    if (sched_getaffinity(0, sizeof *set, set))
+        return 0;
+    memcpy(words, set, sizeof words);
     for (int i = 0; i < ISR_PROCESSOR_WORDS; i++)
-        words[i] = LOAD(&h->wanted[i]);
-    memcpy(set, words, sizeof *set);
+        STORE(&h->usual[i], words[i]);
+    return CPU_COUNT(set);
 }
 
-/* To which processors this thread is bound, and what to ask for to be bound to them again. What a thread asks for is also
- * a limit to what it gets when its cgroup has more processors later. So if it may use all that its cgroup has, it goes on
- * asking for all there are. Returns 0 if the system does not tell, or does not let it. */
-static int may_use(isr_handover *h, cpu_set_t *mine)
+/* Binds the worker to the processor on which this thread runs. */
+static void lend_processor(isr_handover *h)
 {
-    if (sched_getaffinity(0, sizeof *mine, mine))
-        return 0;
-    if (!memcmp(h->seen, mine, sizeof *mine))
-        return 1;
-    cpu_set_t all, most;
-    memset(&all, 0xff, sizeof all);
-    if (sched_setaffinity(0, sizeof all, &all))
-        return 0;
-    int is_free = !sched_getaffinity(0, sizeof most, &most) && CPU_EQUAL(&most, mine);
-    uint64_t words[ISR_PROCESSOR_WORDS];
-    memcpy(words, is_free ? &all : mine, sizeof words);
-    for (int i = 0; i < ISR_PROCESSOR_WORDS; i++)
-        STORE(&h->wanted[i], words[i]);
-    memcpy(h->seen, mine, sizeof *mine);
-    return !is_free && sched_setaffinity(0, sizeof *mine, mine) ? 0 : 1;
-}
-
-/* Binds the worker to the processor on which this thread runs. Returns that one, plus one; 0: the worker is bound to none. */
-static int lend_processor(isr_handover *h)
-{
+    cpu_set_t set;
     int32_t worker = LOAD(&h->worker);
-    cpu_set_t mine, one;
-    if (worker <= 0 || !may_use(h, &mine) || CPU_COUNT(&mine) < 2)
-        return 0;
     int processor = sched_getcpu();
-    if (processor < 0 || processor >= CPU_SETSIZE)
-        return 0;
-    if (LOAD(&h->bound) != processor + 1) {
-        CPU_ZERO(&one);
-        CPU_SET(processor, &one);
-        STORE(&h->bound, processor + 1);
-        sched_setaffinity(worker, sizeof one, &one);
-    }
-    return processor + 1;
-}
-
-/* Before this thread sleeps: whoever wakes it does so on the processor that it has lent. Returns `lent`; 0: it may be woken
- * anywhere. */
-static int stay(int lent)
-{
-    cpu_set_t one;
-    if (!lent || sched_getcpu() != lent - 1)
-        return 0;
-    CPU_ZERO(&one);
-    CPU_SET(lent - 1, &one);
-    return sched_setaffinity(0, sizeof one, &one) ? 0 : lent;
-}
-
-/* `bound`: to which processor this thread is, plus one. Whoever has bound it otherwise meanwhile has the last word. */
-static void leave_processor(isr_handover *h, int bound)
-{
-    cpu_set_t now;
-    if (sched_getaffinity(0, sizeof now, &now) || CPU_COUNT(&now) != 1 || !CPU_ISSET(bound - 1, &now))
+    if (worker <= 0 || processor < 0 || processor >= CPU_SETSIZE || LOAD(&h->bound) == processor + 1 || mine(h, &set) < 2)
         return;
-    wanted(h, &now);
-    sched_setaffinity(0, sizeof now, &now);
+    CPU_ZERO(&set);
+    CPU_SET(processor, &set);
+    STORE(&h->bound, processor + 1);
+    sched_setaffinity(worker, sizeof set, &set);
 }
 
 /* For work that nobody waits for. Of two threads that bind and free the worker at once either may be the last: then it
  * works where it may, and not where it would best. */
 static void free_worker(isr_handover *h)
 {
-    cpu_set_t free;
+    cpu_set_t set;
     int32_t worker = LOAD(&h->worker);
-    if (LOAD(&h->bound) && worker > 0) {
-        STORE(&h->bound, 0);
-        wanted(h, &free);
-        sched_setaffinity(worker, sizeof free, &free);
-    }
+    if (!LOAD(&h->bound) || worker <= 0)
+        return;
+    STORE(&h->bound, 0);
+    if (mine(h, &set))
+        sched_setaffinity(worker, sizeof set, &set);
 }
 
 void isr_handover_leave(isr_handover *h)
 {
-    cpu_set_t free;
-    wanted(h, &free);
-    if (CPU_COUNT(&free))
-        sched_setaffinity(0, sizeof free, &free);
+    cpu_set_t set;
+    uint64_t words[ISR_PROCESSOR_WORDS];
+    for (int i = 0; i < ISR_PROCESSOR_WORDS; i++)
+        words[i] = LOAD(&h->usual[i]);
+    memcpy(&set, words, sizeof set);
+    if (CPU_COUNT(&set))
+        sched_setaffinity(0, sizeof set, &set);
     ask_for_slice(USUAL_SLICE);
 }
 
@@ -178,7 +136,7 @@ void isr_handover_ask(isr_handover *h)
 
 int isr_handover_ask_and_wait(isr_handover *h, int64_t timeout_ns)
 {
-    int lent = lend_processor(h), bound = 0;
+    lend_processor(h);
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     int64_t ns = until.tv_nsec + timeout_ns;
@@ -188,7 +146,6 @@ int isr_handover_ask_and_wait(isr_handover *h, int64_t timeout_ns)
     if (LOAD(&h->done) == LOAD(&h->asked))
         return 1;
     int in_time = 1;
-    bound = stay(lent);
     STORE(&h->waits, 1);
     for (;;) {
         uint32_t done = LOAD(&h->done);
@@ -200,8 +157,6 @@ int isr_handover_ask_and_wait(isr_handover *h, int64_t timeout_ns)
         }
     }
     STORE(&h->waits, 0);
-    if (bound)
-        leave_processor(h, bound);
     if (!in_time)
         free_worker(h);
     return in_time;

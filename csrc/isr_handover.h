@@ -14,16 +14,15 @@ typedef struct {
     uint32_t waits;  /* so does the one that asks */
     int32_t worker;  /* the worker's thread id; 0 before it has begun, -1 when it has ended */
     int32_t bound;   /* the number of the processor that the worker is bound to, plus one; 0: to none */
-    uint64_t wanted[ISR_PROCESSOR_WORDS];  /* what the asking thread asks the system for when it is not bound */
-    uint64_t seen[ISR_PROCESSOR_WORDS];    /* the processors that it had when it worked that out */
+    uint64_t usual[ISR_PROCESSOR_WORDS];  /* the processors that the asking thread had when it bound or freed the worker */
 } isr_handover;
 
 /* Any thread: asks once more, and wakes the worker, on whatever processor the asking thread may use. */
 void isr_handover_ask(isr_handover *h);
 
 /* The same, then waits until all that was asked is done: 1, or 0 if that takes longer than timeout_ns. The worker is bound
- * to the processor of this thread, until it is asked by isr_handover_ask or is late. This thread is bound to it only if, and
- * while, it has to sleep: mostly the worker begins in its place, and it goes on when all is done. */
+ * to the processor of this thread, until it is asked by isr_handover_ask or is late: mostly it begins in the place of this
+ * thread, which goes on when all is done. This thread itself is never bound. */
 int isr_handover_ask_and_wait(isr_handover *h, int64_t timeout_ns);
 
 /* The worker: all up to `done` is done. Returns what has been asked as soon as that is more. */

@@ -26,9 +26,8 @@ class Handover:
         """The same, and wait until the worker has done all that it was asked for; False if it needs longer.
 
         Meanwhile the worker is bound to the processor of the thread that waits, and mostly begins in its place.
-        The thread that waits is bound to it only while it sleeps. The worker is free again when it was late, or
-        when it is asked the next time without anybody who waits. Threads that it starts meanwhile inherit that;
-        they `leave`.
+        The thread that waits is bound to nothing. The worker is free again when it was late, or when it is asked
+        the next time without anybody who waits. Threads that it starts meanwhile inherit that; they `leave`.
         """
         return lib.isr_handover_ask_and_wait(self._native, int(seconds * 1e9)) != 0
 

@@ -333,7 +333,7 @@ class ZookeeperStore(MetadataStore):
             if outcome is not None:
                 return outcome
             # Somebody changed what was just read: look again, not in step with them.
-            await trio.sleep(random.uniform(0, _RETRY_SECONDS))
+            await trio.sleep(random.SystemRandom().uniform(0, _RETRY_SECONDS))
 
     async def raise_revision(self, floor: int, *, store_id: str | None = None) -> int:
         """`store_id` has 32 hexadecimal digits, as the ids that the store tells."""

@@ -202,7 +202,7 @@ class Segment:
         """The entry that the time index was last given; None if that is not known."""
         self._first_timestamp: int | None = None
         self._begun = time.monotonic()
-        self._jitter_ms = random.randint(0, settings.segment_jitter_ms)
+        self._jitter_ms = random.SystemRandom().randint(0, settings.segment_jitter_ms)
         self._roll_ms = settings.roll_ms - self._jitter_ms
         self.aborted: Sequence[AbortedTransaction] = read_index(self.transaction_index)
         """Transactions whose ABORT marker lies in the segment, in the order of the markers."""

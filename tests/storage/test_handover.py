@@ -128,13 +128,6 @@ def processors() -> Iterator[set[int]]:
     os.sched_setaffinity(0, PROCESSORS)
 
 
-def is_bound_at_most_there(worker: Worker) -> bool:
-    """Whoever waits is bound while it sleeps, to the processor of the worker; that may begin before it sleeps, or
-    in its place.
-    """
-    return all(lent in (mine, PROCESSORS) for mine, lent in zip(worker.processors, worker.lent, strict=True))
-
-
 def test_whoever_waits_lends_the_worker_its_processor(processors: set[int]) -> None:
     with working() as worker:
         for number in range(20):
@@ -142,31 +135,29 @@ def test_whoever_waits_lends_the_worker_its_processor(processors: set[int]) -> N
             assert worker.handover.ask_and_wait(10)
             assert os.sched_getaffinity(0) == processors
     assert [len(each) for each in worker.processors] == [1] * 20
-    assert is_bound_at_most_there(worker)
+    assert worker.lent == [processors] * 20
     assert set().union(*worker.processors) <= processors
 
 
-def test_whoever_sleeps_meanwhile_does_so_on_the_processor_of_the_worker(processors: set[int]) -> None:
-    """Else it would be woken on another one."""
+def test_whoever_sleeps_meanwhile_is_bound_to_nothing(processors: set[int]) -> None:
+    """The thread belongs to the program that embeds a node."""
     asker = threading.get_native_id()
-    seen: list[set[int]] = []
     with working() as worker:
         worker.hold.clear()
         worker.given.append(1)
 
         def look() -> None:
-            until = time.monotonic() + 10
-            while len(bound := os.sched_getaffinity(asker)) > 1 and time.monotonic() < until:
+            state = Path(f"/proc/self/task/{asker}/stat")
+            while state.read_text().rpartition(")")[2].split()[0] != "S":
                 time.sleep(0.001)
-            seen.append(bound)
+            worker.lent.append(os.sched_getaffinity(asker))
             worker.hold.set()
 
         thread = threading.Thread(target=look)
         thread.start()
         assert worker.handover.ask_and_wait(20)
         thread.join(10)
-        assert os.sched_getaffinity(0) == processors
-    assert seen == worker.processors
+    assert worker.lent == [processors] * 2
 
 
 def test_the_worker_follows_whoever_waits_for_it(processors: set[int]) -> None:
@@ -181,7 +172,7 @@ def test_the_worker_follows_whoever_waits_for_it(processors: set[int]) -> None:
             worker.given.append(number)
             assert worker.handover.ask_and_wait(10)
     assert [len(each) for each in worker.processors] == [1] * 21
-    assert is_bound_at_most_there(worker)
+    assert worker.lent == [processors] * 21
 
 
 def test_work_that_nobody_waits_for_is_done_on_any_processor(processors: set[int]) -> None:
@@ -209,27 +200,18 @@ def test_a_worker_that_is_late_may_go_on_on_any_processor(processors: set[int]) 
     assert worker.processors[1] == processors
 
 
-def test_who_is_bound_otherwise_meanwhile_stays_so(processors: set[int]) -> None:
-    """An operator may do that at any time."""
-    asker, kept = threading.get_native_id(), set[int]()
+def test_a_worker_that_is_free_runs_where_whoever_asks_may(processors: set[int]) -> None:
+    """An operator may bind the threads of a node at any time."""
+    kept = {min(processors)}
     with working() as worker:
-        worker.hold.clear()
         worker.given.append(1)
-
-        def bind() -> None:
-            while len(lent := os.sched_getaffinity(asker)) > 1:
-                time.sleep(0.001)
-            kept.add(min(processors - lent))
-            if len(processors) > 2:
-                kept.update(lent)
-            os.sched_setaffinity(asker, kept)
-            worker.hold.set()
-
-        thread = threading.Thread(target=bind)
-        thread.start()
         assert worker.handover.ask_and_wait(10)
-        thread.join(10)
-    assert os.sched_getaffinity(0) == kept
+        os.sched_setaffinity(0, kept)
+        worker.given.append(2)
+        worker.handover.ask()
+        while len(worker.taken) < 2:
+            time.sleep(0.001)
+    assert worker.processors[1] == kept
 
 
 def _slice_ns() -> int:

@@ -118,5 +118,5 @@ def _nearest(found: Found) -> list[str]:
             best.append(nearest_first(urls)[0])
         except TransportError:
             continue
-    random.shuffle(best)
+    random.SystemRandom().shuffle(best)
     return nearest_first(best) if best else []
