@@ -74,6 +74,9 @@ from .abc import (
 from .abc import (
     Payload as Payload,
 )
+from .connections._outgoing import (
+    RequestHandle as RequestHandle,
+)
 from .connections._outgoing import size_of as size_of
 from .connections._turn import Turn as Turn
 from .connections._turn import turn as turn
@@ -82,6 +85,9 @@ from .connections.connection import Handler as Handler
 from .connections.connection import connect as connect
 from .connections.intake import DEFAULT_BUDGET as DEFAULT_BUDGET
 from .connections.intake import ReceiveBudget as ReceiveBudget
+from .connections.request import (
+    Request as Request,
+)
 from .connections.server import Serving as Serving
 from .connections.server import ServingGroup as ServingGroup
 from .connections.server import serve as serve
@@ -193,12 +199,6 @@ from .requests import (
 )
 from .requests import (
     PeerIdentity as PeerIdentity,
-)
-from .requests import (
-    Request as Request,
-)
-from .requests import (
-    RequestHandle as RequestHandle,
 )
 from .requests import (
     Response as Response,

@@ -8,12 +8,10 @@ import os
 from collections import defaultdict
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
 from .errors import RangeTruncated
-
-if TYPE_CHECKING:
-    from .abc import FileRange, Payload
+from .parts import FileRange, Payload
 
 _KEPT_BYTES = 64 << 20
 _MAX_POOLED = 16 << 20

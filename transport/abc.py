@@ -9,69 +9,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, runtime_checkable
+from typing import ClassVar, Literal, Protocol, Self
 
 import attrs
 import trio
 
 from .frames import Frame, Header, Limits, decode_frame
+from .parts import Buffer as Buffer
+from .parts import FileRange as FileRange
+from .parts import Part as Part
+from .parts import Payload as Payload
+from .security import Security
 from .urls import URL, Endpoint
-
-if TYPE_CHECKING:
-    from .security import Security
 
 API_VERSION = (1, 0)
 """Version of this interface as (major, minor): see `insync.transport`."""
-
-Buffer = bytes | bytearray | memoryview
-"""Contiguous bytes."""
-
-
-@runtime_checkable
-class FileRange(Protocol):
-    """`length` bytes of an append-only file from `offset` on.
-
-    Its creator keeps the descriptor open while the object lives, and does not change these bytes while a link may
-    still send them (a socket refers to the file's pages until the peer has received them).
-    """
-
-    @property
-    def offset(self) -> int: ...
-    @property
-    def length(self) -> int: ...
-    def fileno(self) -> int: ...
-
-
-Part = Buffer | FileRange
-"""A piece of a payload."""
-
-
-class Payload(Protocol):
-    """Bytes received with a body. Valid until `release()`."""
-
-    @property
-    def nbytes(self) -> int: ...
-    @property
-    def source(self) -> Literal["pooled", "ring", "range"]: ...
-
-    def view(self) -> memoryview:
-        """The bytes. Raises ValueError after `release()`.
-
-        A payload of source "range" is read now: RangeTruncated if a file was cut meanwhile, OSError if reading
-        fails.
-        """
-
-    def copy_to(self, fd: int, offset: int) -> int:
-        """Write all bytes to a file at `offset`; returns their number. It blocks."""
-
-    def release(self) -> None:
-        """Free the memory. Idempotent."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
 
 @attrs.frozen

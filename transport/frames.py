@@ -18,16 +18,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from enum import IntEnum, IntFlag
-from typing import TYPE_CHECKING
 
 import attrs
 
 from ._in_c import in_c
 from ._native import ffi, lib
 from .errors import FrameTooLargeError, ProtocolError
-
-if TYPE_CHECKING:
-    from .abc import Buffer, Payload
+from .parts import Buffer, Payload
 
 MAGIC = 0x5249
 HEADER_SIZE = 48

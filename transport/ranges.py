@@ -11,8 +11,8 @@ import trio
 
 from ._in_c import in_c
 from ._native import lib
-from .abc import Buffer, FileRange, Part
 from .errors import RangeTruncated
+from .parts import Buffer, FileRange, Part
 
 PIECE_BYTES = 256 << 10
 

@@ -12,10 +12,10 @@ import hmac
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import attrs
 
-from .abc import LinkTransport
 from .errors import InsecureAddressError, SecretError
 from .urls import Endpoint
 
@@ -32,6 +32,21 @@ def _long_enough(instance: Security, attribute: attrs.Attribute[bytes | None], v
             f"the {attribute.name} has {len(value)} bytes, fewer than {SHORTEST_SECRET}: "
             "make one by `openssl rand -hex 32`"
         )
+
+
+class Proving(Protocol):
+    """As much of a transport's capabilities as `Security` looks at."""
+
+    @property
+    def authenticated(self) -> bool: ...
+
+
+class Reaching(Protocol):
+    """As much of a transport as `Security` looks at."""
+
+    @property
+    def caps(self) -> Proving: ...
+    def is_local(self, endpoint: Endpoint) -> bool: ...
 
 
 @attrs.frozen(kw_only=True)
@@ -85,7 +100,7 @@ class Security:
             allow_insecure=allow_insecure,
         )
 
-    def check_address(self, transport: LinkTransport, endpoint: Endpoint) -> None:
+    def check_address(self, transport: Reaching, endpoint: Endpoint) -> None:
         """Refuse to talk to strangers.
 
         Raises:

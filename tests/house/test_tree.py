@@ -76,7 +76,9 @@ def test_a_planted_circle_is_found_and_a_small_one_is_harmless(
 ) -> None:
     tree = plant(
         {
-            "planted/__init__.py": "",
+            "planted/__init__.py": "from . import h, i, j",
+            "planted/_compiled.abi3.so": "",
+            **{f"planted/{name}.py": "def later():\n    from . import _compiled" for name in "hij"},
             "planted/a.py": "from . import b",
             "planted/b.py": "from .c import C",
             "planted/c.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .d import D\nC = 1",

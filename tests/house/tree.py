@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import io
 import re
 import tokenize
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import PurePath
 
 import grimp
@@ -20,6 +22,8 @@ COMMENTED = ("leader", "serving", "connection", "_sender", "_log_writer")
 PACKAGES = ("insync", "insync.plugins")
 LARGEST_HARMLESS = 3
 """Modules of a circle that a reader keeps in mind."""
+_NAMES = re.compile(r"\w+(?=,|$)")
+"""Of an import, on one line."""
 _FOR_TOOLS = re.compile(r"#\s*(noqa|type:|pragma)")
 _NO_CODE = {
     tokenize.COMMENT,
@@ -88,6 +92,14 @@ def circles(*packages: str) -> Row:
     A package's `__init__` is a module; imports for type checking and within functions count.
     """
     graph = grimp.build_graph(*packages, cache_dir=None)
+    # The graph has no compiled modules: an import of one from its package counts there as one of the package.
+    for module in graph.modules:
+        for package in graph.find_modules_directly_imported_by(module):
+            if module.startswith(f"{package}."):
+                said = graph.get_import_details(importer=module, imported=package)
+                names = [name for each in said for name in _NAMES.findall(each["line_contents"])]
+                if all(_is_compiled(f"{package}.{name}") for name in names):
+                    graph.remove_import(importer=module, imported=package)
     above = {module: graph.find_upstream_modules(module) for module in graph.modules}
     found = {
         frozenset({module, *(other for other in imported if module in above[other])})
@@ -96,6 +108,11 @@ def circles(*packages: str) -> Row:
     large = sorted((circle for circle in found if len(circle) > LARGEST_HARMLESS), key=len, reverse=True)
     behind = tuple(f"{len(circle)}: {' '.join(sorted(circle))}" for circle in large)
     return Row("circles", len(large), f"of more than {LARGEST_HARMLESS} modules", behind)
+
+
+def _is_compiled(module: str) -> bool:
+    spec = importlib.util.find_spec(module)
+    return spec is not None and str(spec.origin).endswith(tuple(EXTENSION_SUFFIXES))
 
 
 def private_imports(module: ast.AST, stems: Set[str]) -> list[str]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import attrs
 
 from .._in_c import in_c
-from ..abc import Part
 from ..frames import PAYLOAD_CRC, crc32c_of
+from ..parts import Part
 from ..ranges import is_range
 from ..requests import OnDone
 
@@ -33,6 +33,20 @@ class Pending:
 
     def __lt__(self, other: Pending) -> bool:
         return self.deadline < other.deadline
+
+
+class RequestHandle:
+    """A request under way."""
+
+    __slots__ = ("_pending", "_withdraw")
+
+    def __init__(self, withdraw: Callable[[Pending], None], pending: Pending) -> None:
+        self._withdraw = withdraw
+        self._pending = pending
+
+    def cancel(self) -> None:
+        """Withdraw it: `on_done` is not called any more, the peer is told. No-op when it is done."""
+        self._withdraw(self._pending)
 
 
 class Outgoing(NamedTuple):

@@ -23,12 +23,13 @@ from ..errors import (
 )
 from ..frames import Frame, Header, Limits, Status
 from ..repeats import limited
-from ..requests import Authorise, Identity, OnDone, Request, RequestHandle, Response
+from ..requests import Authorise, Identity, OnDone, Response
 from ..security import Security
 from ._handshake import Introduced, identity_of, introduce, judge_acceptor, make_hello
-from ._outgoing import Pending
+from ._outgoing import Pending, RequestHandle
 from ._turn import turn
 from .intake import FREE_BODIES, ReceiveBudget, common_budget
+from .request import Request
 from .session import Session
 
 log = limited(logging.getLogger("insync.transport"))
@@ -199,7 +200,7 @@ class Connection:
             )
         except TransportError as error:
             on_done(error)
-            return RequestHandle(self, Pending(None, math.inf, kind, b"", (), 0))
+            return RequestHandle(self.withdraw, Pending(None, math.inf, kind, b"", (), 0))
         if deadline < self._alarm_at:
             self._alarm.deadline = self._alarm_at = deadline
         if self._turn.is_open:
@@ -208,7 +209,7 @@ class Connection:
             self.flush()
         else:
             self._wake_writer()
-        return RequestHandle(self, pending)
+        return RequestHandle(self.withdraw, pending)
 
     def withdraw(self, pending: Pending) -> None:
         """Cancel a request; see `RequestHandle.cancel`."""

@@ -27,9 +27,10 @@ from ..errors import (
 )
 from ..frames import LARGE_BODY, Frame, FrameType, Header, Limits, Status, encode_header
 from ..repeats import limited
-from ..requests import OnDone, Request, Response
+from ..requests import OnDone, Response
 from ._outgoing import Outgoing, Pending, in_memory, payload_of
 from .intake import Intake, ReceiveBudget, has_credit
+from .request import Request
 
 log = limited(logging.getLogger("insync.transport"))
 

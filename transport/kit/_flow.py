@@ -11,10 +11,11 @@ from ..abc import Link, Payload
 from ..connections._handshake import introduce, judge_acceptor, make_hello
 from ..connections.connection import Connection
 from ..connections.intake import ReceiveBudget
+from ..connections.request import Request
 from ..errors import DeadlineExceeded, LinkBroken, LinkClosed, ProtocolError, RemoteError, TransportError
 from ..frames import FrameType, Limits, encode_header
 from ..patience import PATIENCE
-from ..requests import Identity, Request, Response
+from ..requests import Identity, Response
 from ..urls import URL
 from ._frame import Env, case, connected, dial, listening, message, prepare, receive, served, until
 from ._requests import Answers, Desk

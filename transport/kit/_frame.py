@@ -21,11 +21,12 @@ import trio
 from ..abc import Link, LinkTransport, Listener, Part
 from ..connections._outgoing import size_of
 from ..connections.connection import Connection, Handler, connect
+from ..connections.request import Request
 from ..connections.server import serve
 from ..frames import Frame, FrameType, Limits, decode_frame, encode_header
 from ..patience import PATIENCE, bear_with
 from ..registry import register
-from ..requests import Identity, Request
+from ..requests import Identity
 from ..security import Security
 from ..stream import ByteStream, StreamTransport
 from ..urls import URL

@@ -14,10 +14,11 @@ import tempfile
 import attrs
 import trio
 
+from ..connections.request import Request
 from ..connections.server import serve
 from ..frames import Limits
 from ..registry import register
-from ..requests import Identity, Request
+from ..requests import Identity
 from ..security import Security
 
 PID, FLOOD, RANGE, FORK, NEVER = 1, 2, 3, 4, 5

@@ -7,6 +7,7 @@ import trio.testing
 
 from ..connections._handshake import introduce, judge_acceptor, make_hello
 from ..connections.connection import Connection
+from ..connections.request import Request
 from ..errors import (
     ConnectionLost,
     DeadlineExceeded,
@@ -19,7 +20,7 @@ from ..errors import (
 )
 from ..frames import Limits, Status
 from ..patience import PATIENCE
-from ..requests import Identity, Request, Response
+from ..requests import Identity, Response
 from ..urls import URL
 from ._frame import Env, case, connected, dial, echo, served, until
 
