@@ -115,7 +115,7 @@ def register(spark: SparkSession) -> None:
     """Make the format `insync` known to a session; one that found it by itself stays as it is."""
     from pyspark.errors import AnalysisException
 
-    from . import InsyncDataSource
+    from ._format import InsyncDataSource
 
     try:
         spark.dataSource.register(InsyncDataSource)

@@ -17,6 +17,7 @@ from .clients.transaction_readers import CommittedReader
 from .errors import Violated, require
 from .faults import identities
 from .faults.injector import Injector
+from .faults.kinds import KINDS
 from .faults.schedule import Fault, draw
 from .faults.trust import mend_what_nobody_has
 from .faults.weather import Mishap
@@ -84,7 +85,7 @@ class Run:
         mishaps = None if script is None else script.mishaps
         self.cluster = Cluster(seed, self.settings, mishaps, keep_trace=keep_trace)
         self.schedule = schedule
-        self.injector = Injector(self.cluster, schedule)
+        self.injector = Injector(self.cluster, schedule, KINDS)
         self.producers: list[Producer] = []
         self.tasks: list[Tasks] = []
         self.current_readers: list[CurrentReader] = []

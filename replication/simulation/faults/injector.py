@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -18,7 +18,6 @@ from ..settings import INTERNAL
 from ..world.cluster import Cluster
 from ..world.members import BEGINS
 from ..world.node import Node
-from . import ambushes, clocks, forgetting, identities, restores, survivors, trust
 from .schedule import Fault
 from .traps import ADD, ELECTION, JOIN
 
@@ -29,8 +28,9 @@ MOST_PARTITIONS = 3
 class Injector:
     """`applied` counts, by label, what was done; `cuts` the cut networks, `crashes` the ended processes."""
 
-    def __init__(self, cluster: Cluster, schedule: Sequence[Fault]) -> None:
+    def __init__(self, cluster: Cluster, schedule: Sequence[Fault], kinds: Kinds) -> None:
         self.cluster = cluster
+        self._kinds = kinds
         self.applied: Counter[str] = Counter()
         self.crashes = 0
         self.has_operator = False
@@ -44,7 +44,7 @@ class Injector:
         if self.cluster.calm:
             return
         nodes = [self.cluster.nodes[number] for number in fault.nodes]
-        if _KINDS[fault.kind](self, fault, nodes):
+        if self._kinds[fault.kind](self, fault, nodes):
             self.applied[fault.label] += 1
             self.cluster.note(f"** {fault}")
 
@@ -361,7 +361,10 @@ class Injector:
         return True
 
 
-_KINDS: dict[str, Callable[[Injector, Fault, list[Node]], bool]] = {
+Kinds = Mapping[str, Callable[[Injector, Fault, list[Node]], bool]]
+"""By the kind of a fault, its doing: whether it took effect."""
+
+KINDS: Kinds = {
     "kill": Injector._kill,
     "kill at once": Injector._kill,
     "kill the next to join": Injector._lie_in_wait,
@@ -393,11 +396,4 @@ _KINDS: dict[str, Callable[[Injector, Fault, list[Node]], bool]] = {
     "reassign": Injector._admin_request,
     "cancel a reassignment": Injector._admin_request,
     "elect the preferred": Injector._admin_request,
-    **trust.KINDS,
-    **restores.KINDS,
-    **forgetting.KINDS,
-    **identities.KINDS,
-    **survivors.KINDS,
-    **clocks.KINDS,
-    **ambushes.KINDS,
 }
