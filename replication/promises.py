@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from ..transport.patience import PATIENCE, bear_with
-from .metadata._places import place_of
+from ._places import place_of
 
 B = TypeVar("B")
 """The bench that a plugin's author supplies for the case."""

@@ -15,7 +15,8 @@ ROOMS = {"replication": "replication", "storage": "storage", "transport": "trans
 PLANTS = [
     ("replication/core/partition/isr.py", "import time", "the core does no I/O"),
     ("replication/core/partition/replica.py", "import trio", "the core does no I/O"),
-    ("replication/core/partition/epochs.py", "from ...wire import encode", "the core does no I/O"),
+    ("replication/core/epochs.py", "from ..wire import encode", "the core does no I/O"),
+    ("replication/core/control/view.py", "from ..partition import isr", "from the broker down to the types"),
     ("storage/segment_planted.py", "from ..transport import connect", "know neither each other"),
     ("transport/abc.py", "from ..replication.core import types", "nothing below imports"),
     (

@@ -18,9 +18,9 @@ from typing import Self, TypeVar
 import attrs
 import trio
 
+from .._places import place_of
 from ._limits import Limits
 from ._pace import CountedLog, Pace
-from ._places import place_of
 from ._transaction import check_key, check_prefix, check_timeout, check_transaction
 from ._values import Compare, Delta, Listing, Operation, Outcome, Read, TooOld, Unknown
 from ._watch import PrefixWatch, WatchHub

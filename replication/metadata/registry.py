@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from ...transport import Identity, Security, TransportError
 from ...transport.registry import resolve
-from ._places import place_of
+from .._places import place_of
 from .abc import MetadataStore
 from .errors import InvalidStoreUrlError, MetadataError, StoreLoadError, UnknownStoreSchemeError
 from .guarded import GuardedStore

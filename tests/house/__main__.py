@@ -1,5 +1,7 @@
 """`python -m tests.house`: how much the code costs its reader; `digests`: whether two versions decide alike.
 
+`python -m tests.house floors` draws the floors of the package from its imports, as docs/architecture.md shows them.
+
 `python -m tests.house --show circles` lists what stands behind a row. `python -m tests.house digests --seeds 0:500
 --out FILE` writes a line `seed digest` for each seed and prints one hash over all of them.
 """
@@ -14,7 +16,7 @@ from pathlib import Path
 
 import attrs
 
-from . import tree, way, words
+from . import floors, tree, way, words
 from .digests import digests, hash_of
 from .scope import Row, Tree
 
@@ -37,7 +39,11 @@ def main() -> int:
     )
     compared.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     compared.add_argument("--out", type=Path, metavar="FILE", help="a file for the digest of each seed")
+    commands.add_parser("floors", help="the floors of the package, from its imports")
     chosen = parser.parse_args()
+    if chosen.command == "floors":
+        print(*floors.pictures(), sep="\n\n")
+        return 0
     return _digests(chosen) if chosen.command == "digests" else _measure(chosen)
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec import structs
 
+from insync.replication.core.epochs import EpochCache, EpochEnd
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
 from insync.replication.core.partition import follower as follower_module
-from insync.replication.core.partition.epochs import EpochCache, EpochEnd
 from insync.replication.core.partition.follower import FollowerRole
 from insync.replication.core.partition.log_state import LogState
 from insync.replication.core.partition.producers import ProducerTable

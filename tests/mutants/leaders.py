@@ -6,12 +6,12 @@ from typing import Any
 
 from msgspec import structs
 
+from insync.replication.core.epochs import EpochCache, EpochEnd
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
 from insync.replication.core.partition import isr as rules
 from insync.replication.core.partition import leader as leader_module
-from insync.replication.core.partition.epochs import EpochCache, EpochEnd
 from insync.replication.core.partition.follower import FollowerRole
 from insync.replication.core.partition.leader import LeaderRole
 from insync.replication.core.partition.purgatory import Parked, ProducePurgatory

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from ..partition.epochs import EpochCache
+from ..epochs import EpochCache
 from ..types import NO_EPOCH, EpochEntry
 from .records import PartitionRecord
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..epochs import truncation_point
 from ..errors import ErrorCode
 from ..types import NO_LEADER, EpochEnd
 from . import effects as fx
 from . import events as ev
-from .epochs import truncation_point
 
 if TYPE_CHECKING:
     from .replica import Replica

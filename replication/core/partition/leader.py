@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from ..epochs import diverges
 from ..errors import ErrorCode
 from ..messages import MOST_PRODUCERS, ActiveProducer, DescribeProducersResult
 from ..types import CONSUMER, NO_EPOCH, NO_PRODUCER, BatchMeta, EpochEnd, named
@@ -14,7 +15,6 @@ from . import effects as fx
 from . import events as ev
 from . import isr as rules
 from .deletions import Deletions
-from .epochs import diverges
 from .isr_change import IsrChange
 from .producers import ProducerTable, SequenceVerdict
 from .purgatory import ProducePurgatory

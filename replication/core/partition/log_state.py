@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import attrs
 
+from ..epochs import EpochCache
 from ..types import NO_EPOCH, BatchMeta, EndedTransaction, EpochEntry, ProducerEntry
-from .epochs import EpochCache
 from .producers import ProducerTable
 
 

@@ -22,8 +22,8 @@ from ....transport import (
     TransportError,
     serve,
 )
+from ..._places import place_of
 from .._pace import CountedLog
-from .._places import place_of
 from .._transaction import check_timeout
 from ..abc import MetadataStore, Session
 from ..errors import (

@@ -18,7 +18,7 @@ import trio
 from ....transport import URL, Endpoint, InsecureAddressError, Security, Serving, TransportError
 from ....transport import schemes as transport_schemes
 from ....transport.repeats import limited
-from ...metadata._places import place_of
+from ..._places import place_of
 from ..errors import NodeStartError
 from ..service import NodeService
 

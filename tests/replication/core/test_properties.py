@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from insync.replication.core.control import transitions
 from insync.replication.core.control.records import PartitionRecord
 from insync.replication.core.control.topics import TopicError, assign, check_name, parse_config
+from insync.replication.core.epochs import EpochCache, diverges, truncation_point
 from insync.replication.core.partition import isr as rules
-from insync.replication.core.partition.epochs import EpochCache, diverges, truncation_point
 from insync.replication.core.partition.isr import Follower
 from insync.replication.core.partition.producers import ProducerTable, SequenceVerdict
 from insync.replication.core.types import (

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from insync.replication.core.control.records import Versioned
+from insync.replication.core.epochs import EpochCache
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
-from insync.replication.core.partition.epochs import EpochCache
 from insync.replication.core.partition.log_state import LogState
 from insync.replication.core.types import BatchMeta, EpochEnd, EpochEntry
 

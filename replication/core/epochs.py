@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from ..types import EpochEnd, EpochEntry
+from .types import EpochEnd, EpochEntry
 
 
 class EpochCache:
