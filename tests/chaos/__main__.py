@@ -19,10 +19,10 @@ from typing import Any
 
 from .defects import DEFECTS
 from .faults import FAULTS
-from .flips import FlipPlan, timed_flips
+from .flips.plan import FlipPlan, timed_flips
 from .groups import FAULT_NAMES, timed_groups
 from .kafka_clients import KafkaRun
-from .power_rounds import PowerPlan, timed_rounds
+from .power.rounds import PowerPlan, timed_rounds
 from .run import Injected, Plan, Report, Run, say, timed
 from .state import CLIENT_FAULTS, StateRun
 from .transactions import FAULT_NAMES as OF_TRANSACTIONS

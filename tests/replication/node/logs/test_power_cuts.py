@@ -19,7 +19,7 @@ from insync.replication.metadata import Put
 from insync.replication.metadata.sqlite_store.store import SqliteStore
 from insync.storage.folder._proof import PROOF
 from insync.storage.inspection import batches_in
-from tests.chaos.power import Machine, machine
+from tests.chaos.power.machine import Machine, machine
 from tests.chaos.replica_files import surviving_records
 from tests.devices import CannotMountError
 from tests.processes import NodeProcess, cluster, start_again

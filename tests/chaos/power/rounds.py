@@ -25,12 +25,12 @@ from insync.replication import Admin, Consumer, Producer, ReplicationError
 from insync.replication.core.control.internal_topics import STANDARD
 from tests.processes import NodeProcess
 
-from .history import History, Place
-from .load import PARTITIONS, Load, until_async
-from .power import Machine, machine
-from .replica_files import surviving_records
-from .run import say
-from .stores import RemoteRunStore
+from ..history import History, Place
+from ..load import PARTITIONS, Load, until_async
+from ..replica_files import surviving_records
+from ..run import say
+from ..stores import RemoteRunStore
+from .machine import Machine, machine
 
 NODES = (1, 2, 3)
 _WRITTEN = ("first", "second", "third")

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.power import Machine, machine
 from tests.devices import CannotMountError
 from tests.requires import missing
 from tests.tiers import uses
+
+from .machine import Machine, machine
 
 
 @pytest.fixture

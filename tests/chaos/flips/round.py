@@ -20,7 +20,10 @@ import trio
 from insync.replication import Admin, Consumer, Node, NodeSettings, ReplicationError
 from tests.processes import NodeProcess
 
-from .flip_cluster import (
+from ..history import Place
+from ..load import until_async
+from ..replica_files import surviving_records
+from .cluster import (
     COMPACTED,
     GROUP,
     GROUP_TOPIC,
@@ -32,10 +35,7 @@ from .flip_cluster import (
     TOPICS,
     Template,
 )
-from .flip_table import DAMAGED, Fault
-from .history import Place
-from .load import until_async
-from .replica_files import surviving_records
+from .table import DAMAGED, Fault
 
 _ROUND_SECONDS = 120.0
 _HEAL_SECONDS = 30.0

@@ -22,8 +22,8 @@ from insync.storage.folder._checkpoints import CLEANED
 from insync.storage.folder._partition_folder import write_metadata
 from tests.processes import NodeProcess, cluster, start_again
 
-from .history import Place
-from .load import until_async
+from ..history import Place
+from ..load import until_async
 
 NODES = (1, 2, 3)
 STORE = "meta.db"

@@ -11,7 +11,7 @@ from typing import Literal
 
 import attrs
 
-from .flip_cluster import NODES, STORE, Ending
+from .cluster import NODES, STORE, Ending
 
 DAMAGED = 1
 """The node whose folder is damaged; it starts first."""

@@ -18,11 +18,11 @@ from pathlib import Path
 import attrs
 import pytest
 
-from .mechanical.__main__ import tried_before
-from .mechanical.explained import explained
-from .mechanical.operators import Site, changed, sites
-from .mechanical.reach import REPLICATION, ROOMS, ROOT, Reach
-from .mechanical.trial import Tried, digest
+from .__main__ import tried_before
+from .explained import explained
+from .operators import Site, changed, sites
+from .reach import REPLICATION, ROOMS, ROOT, Reach
+from .trial import Tried, digest
 
 
 @functools.cache

@@ -8,10 +8,10 @@ import attrs
 import pytest
 import trio
 
-from .flip_cluster import COMPACTED, ONE, STRAY, THREE, Template, make_template
-from .flip_round import FlipRound, Outcome
-from .flip_table import DAMAGED, Fault, faults
-from .flips import FlipPlan, carry_out, try_one
+from .cluster import COMPACTED, ONE, STRAY, THREE, Template, make_template
+from .plan import FlipPlan, carry_out, try_one
+from .round import FlipRound, Outcome
+from .table import DAMAGED, Fault, faults
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -16,10 +16,10 @@ from typing import Any
 import attrs
 import trio
 
-from .flip_cluster import Ending, Template, make_template
-from .flip_round import FlipRound, Outcome
-from .flip_table import Fault, faults
-from .run import say
+from ..run import say
+from .cluster import Ending, Template, make_template
+from .round import FlipRound, Outcome
+from .table import Fault, faults
 
 _ENDINGS: tuple[Ending, ...] = ("killed", "stopped")
 _TOLD = 20
