@@ -286,7 +286,7 @@ def _print_plan(
 
 
 def as_data(found: GroupDescription) -> dict[str, Any]:
-    """A group as plain data, for printing either way."""
+    """A group for `print_json`."""
     return {
         "group": found.group,
         "type": found.type,
@@ -296,7 +296,7 @@ def as_data(found: GroupDescription) -> dict[str, Any]:
         "coordinator": found.coordinator,
         "lag": found.lag,
         "members": [_member(each) for each in found.members],
-        "partitions": [attrs.asdict(each) for each in found.partitions],
+        "partitions": found.partitions,
     }
 
 

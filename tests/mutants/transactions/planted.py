@@ -161,11 +161,7 @@ def _(patch: Patch) -> None:
     def apply(self: TransactionCoordinator, entry: Any) -> None:
         if not self._active and entry.value is not None:
             lost = structs.replace(entry.value, last_epoch=-1, next_producer_id=-1, previous_producer_id=-1)
-            entry = (
-                entry._replace(value=lost)
-                if hasattr(entry, "_replace")
-                else structs.replace(entry, value=lost)
-            )
+            entry = structs.replace(entry, value=lost)
         right(self, entry)
 
     patch.setattr(TransactionCoordinator, "apply", apply)
