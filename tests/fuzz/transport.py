@@ -18,10 +18,10 @@ from insync.transport import frames as frames_
 from insync.transport import stream as stream_
 from insync.transport.connections import _handshake, intake, session
 from insync.transport.connections.intake import ReceiveBudget
+from insync.transport.connections.request import Request
 from insync.transport.connections.session import Session
 from insync.transport.errors import EndOfLink, FrameTooLargeError, LinkBroken, ProtocolError
 from insync.transport.frames import FrameType, Limits, crc32c, decode_hello, encode_header, encode_hello
-from insync.transport.requests import Request
 from insync.transport.stream import StreamLink
 
 from ._fuzzing import Target
