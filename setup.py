@@ -1,13 +1,10 @@
-import sys
-
 from setuptools import Extension, setup
 
 FLAGS = "-O2 -std=c11 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Wno-missing-field-initializers"
-# Other interpreters have no such API, or a slow one: there Python does the same.
 joining = Extension(
     "insync.replication.client.producer._joining",
-    [f"csrc/{name}.c" for name in ("isr_joining", "isr_sending", "isr_handing")],
-    depends=["csrc/isr_joining.h", "csrc/isr_slots.h"],
+    [f"csrc/{name}.c" for name in ("isr_joining", "isr_growing", "isr_handing", "isr_crc32c")],
+    depends=[f"csrc/isr_{name}.h" for name in ("joining", "growing", "write", "header", "batch", "crc32c")],
     extra_compile_args=FLAGS.split(),
 )
 framing = Extension(
@@ -19,5 +16,5 @@ framing = Extension(
 
 setup(
     cffi_modules=["csrc/build_storage.py:ffi", "csrc/build_transport.py:ffi"],
-    ext_modules=[joining, framing] if sys.implementation.name == "cpython" else [],
+    ext_modules=[joining, framing],
 )

@@ -219,20 +219,6 @@ int64_t isr_batch_build(uint8_t *out, size_t capacity, int32_t count, const isr_
     return p - out;
 }
 
-int64_t isr_batch_build_one(uint8_t *out, size_t capacity, const uint8_t *key, int64_t key_length,
-                            const uint8_t *value, int64_t value_length, int64_t timestamp, int64_t producer_id,
-                            int16_t producer_epoch, int32_t base_sequence, int16_t attributes)
-{
-    if (key_length > INT32_MAX || value_length > INT32_MAX)
-        return -1;
-    int32_t key_lengths[] = {(int32_t)key_length}, value_lengths[] = {(int32_t)value_length};
-    isr_column keys = {key, key_length < 0 ? 0 : (size_t)key_length, key_lengths};
-    isr_column values = {value, value_length < 0 ? 0 : (size_t)value_length, value_lengths};
-    isr_column headers = {NULL, 0, NULL};
-    return isr_batch_build(out, capacity, 1, &keys, &values, &headers, &timestamp, producer_id, producer_epoch,
-                           base_sequence, attributes);
-}
-
 int isr_batch_restamp_producer(uint8_t *data, size_t len, int64_t producer_id, int16_t producer_epoch,
                                int32_t base_sequence)
 {

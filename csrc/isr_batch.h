@@ -76,11 +76,6 @@ int64_t isr_batch_build(uint8_t *out, size_t capacity, int32_t count, const isr_
                         int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
                         int16_t attributes);
 
-/* The same for one record without headers. Lengths of -1 mean null. */
-int64_t isr_batch_build_one(uint8_t *out, size_t capacity, const uint8_t *key, int64_t key_length,
-                            const uint8_t *value, int64_t value_length, int64_t timestamp, int64_t producer_id,
-                            int16_t producer_epoch, int32_t base_sequence, int16_t attributes);
-
 /* Gives one whole batch another producer id, epoch and sequence, and its CRC anew. 0, or -1 if it is not one. */
 int isr_batch_restamp_producer(uint8_t *data, size_t len, int64_t producer_id, int16_t producer_epoch,
                                int32_t base_sequence);

@@ -7,14 +7,18 @@
 /* ---- RecordQueue: records on their way from other threads ---- */
 
 /* Each function here runs from its beginning to its end while its thread holds the interpreter, so that other threads
- * see all of what it does or nothing: what `_handover.RecordQueue` needs a lock for. Where Python code runs in between
- * (`join`, a function that is told), the comments say what may have changed. */
+ * see all of what it does or nothing. Where Python code runs in between (a function that is told), the comments say what may
+ * have changed. */
 
-/* HandedOver, and the field of its subclasses */
-enum { H_DELIVERY, H_LOST, H_LOOKED_AT, H_CALLBACKS };
-static Field of_record[] = {{"_delivery", 0}, {"_lost", 0}, {"_looked_at", 0}, {"_callbacks", 0}, {NULL, 0}};
-static PyTypeObject *record_type;
-static PyObject *name_moved, *name_closed, *name_is_closed;
+/* The base of HandedOver. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *delivery, *lost, *callbacks, *producer;
+    char looked_at;
+} Handed;
+
+static PyTypeObject HandedType;
+static PyObject *name_moved, *name_closed, *empty_tuple;
 
 typedef struct {
     PyObject *record, *topic, *value, *key;
@@ -94,14 +98,15 @@ static PyObject *as_tuple(const Item *item)
     if (arguments != NULL)
         return Py_BuildValue("(OLdO)", item->record, item->cost, item->deadline, arguments);
     return Py_BuildValue("(OLd(OOOOOO))", item->record, item->cost, item->deadline, item->topic, item->value,
-                         item->key, isr_empty_tuple, Py_None, Py_None);
+                         item->key, empty_tuple, Py_None, Py_None);
 }
 
 static PyObject *queue_offer(PyObject *object, PyObject *args)
 {
     PyObject *record, *arguments;
     Item item = {0};
-    if (!PyArg_ParseTuple(args, "OLdO!:offer", &record, &item.cost, &item.deadline, &PyTuple_Type, &arguments))
+    if (!PyArg_ParseTuple(args, "O!LdO!:offer", &HandedType, &record, &item.cost, &item.deadline, &PyTuple_Type,
+                          &arguments))
         return NULL;
     item.record = Py_NewRef(record);
     item.arguments = Py_NewRef(arguments);
@@ -175,34 +180,38 @@ static PyObject *queue_close(PyObject *object, PyObject *Py_UNUSED(nothing))
 }
 
 /* Moves records from the front into their batches, up to the first that needs more; gives what they cost. */
-static PyObject *queue_move(PyObject *object, PyObject *joiner)
+static PyObject *queue_move(PyObject *object, PyObject *accumulator)
 {
     RecordQueue *self = (RecordQueue *)object;
     long long moved = 0;
-    if (!PyObject_TypeCheck(joiner, &isr_JoinerType))
-        return PyErr_Format(PyExc_TypeError, "move() takes a Joiner");
-    const Field *barred = &isr_of_accumulator[BARRED];
-    while (self->count && get(((Joiner *)joiner)->accumulator, barred) == Py_None) {
-        /* Others may add while `join` runs, and the ring may lie elsewhere then. Only this thread takes away. */
+    if (!PyObject_TypeCheck(accumulator, &isr_JoinerType))
+        return PyErr_Format(PyExc_TypeError, "move() takes an accumulator");
+    Joiner *joiner = (Joiner *)accumulator;
+    while (self->count && !isr_is_barred(joiner)) {
+        /* Others may add while memory is allocated, and the ring may lie elsewhere then. Only this thread takes away. */
         Item item = self->items[self->head];
         if (item.arguments != NULL)
             break;
-        PyObject *delivery = isr_join((Joiner *)joiner, item.topic, item.value, item.key);
+        PyObject *delivery = isr_join(joiner, item.topic, item.value, item.key);
         if (delivery == NULL) {
             /* Python takes it, or says what is wrong with it. */
             PyErr_Clear();
             break;
         }
         queue_pop(self);
-        set(item.record, &of_record[H_DELIVERY], delivery);
+        Handed *record = (Handed *)item.record;
+        Py_XSETREF(record->delivery, delivery);
         moved += item.cost;
-        PyObject *callbacks = get(item.record, &of_record[H_CALLBACKS]);
-        PyObject *told = callbacks == Py_None ? Py_None : PyObject_CallMethodNoArgs(item.record, name_moved);
-        if (callbacks != Py_None)
-            Py_XDECREF(told);
+        PyObject *told = NULL;
+        if (record->callbacks != NULL && record->callbacks != Py_None) {
+            told = PyObject_CallMethodNoArgs(item.record, name_moved);
+            if (told == NULL) {
+                item_clear(&item);
+                return NULL;
+            }
+        }
+        Py_XDECREF(told);
         item_clear(&item);
-        if (told == NULL)
-            return NULL;
     }
     return PyLong_FromLongLong(moved);
 }
@@ -254,14 +263,20 @@ static void queue_dealloc(RecordQueue *self)
 }
 
 static PyMethodDef queue_methods[] = {
-    {"offer", queue_offer, METH_VARARGS, PyDoc_STR("offer(record, cost, deadline, arguments): see the twin.")},
-    {"first", queue_first, METH_NOARGS, PyDoc_STR("See the twin.")},
-    {"popleft", queue_popleft, METH_NOARGS, PyDoc_STR("See the twin.")},
-    {"settle", queue_settle, METH_O, PyDoc_STR("settle(cost): see the twin.")},
-    {"waiting", queue_waiting, METH_NOARGS, PyDoc_STR("See the twin.")},
-    {"close", queue_close, METH_NOARGS, PyDoc_STR("See the twin.")},
-    {"move", queue_move, METH_O, PyDoc_STR("move(joiner): have those in front join their batches, as far as nothing must be decided; gives "
-               "what they cost.")},
+    {"offer", queue_offer, METH_VARARGS, 
+     PyDoc_STR("offer(record, cost, deadline, arguments): queue a record that costs so many bytes, with the time by which its "
+               "outcome must be known and what `try_append` takes; gives FULL, QUEUED, FIRST or CLOSED.")},
+    {"first", queue_first, METH_NOARGS, PyDoc_STR("The first record with what `offer` was given, or None.")},
+    {"popleft", queue_popleft, METH_NOARGS, PyDoc_STR("Take the first record away.")},
+    {"settle", queue_settle, METH_O,
+     PyDoc_STR("settle(cost): records of this cost were taken away. Whether there are others; if not, the next one is a first "
+               "one.")},
+    {"waiting", queue_waiting, METH_NOARGS, PyDoc_STR("The records in it.")},
+    {"close", queue_close, METH_NOARGS,
+     PyDoc_STR("It takes nothing more; gives the records that nobody will take.")},
+    {"move", queue_move, METH_O,
+     PyDoc_STR("move(accumulator): have those in front join their batches, as far as nothing must be decided; gives what they "
+               "cost.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -275,7 +290,8 @@ static PySequenceMethods queue_as_sequence = {.sq_length = queue_length};
 
 static PyTypeObject RecordQueueType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "insync.replication.client.producer._joining.RecordQueue",
-    .tp_doc = PyDoc_STR("RecordQueue(most): as `_handover.RecordQueue`, without a lock."),
+    .tp_doc = PyDoc_STR("RecordQueue(most): records from any number of threads for one that takes them. At most `most` bytes "
+                        "are queued, and one record more."),
     .tp_basicsize = sizeof(RecordQueue),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = queue_new,
@@ -287,24 +303,72 @@ static PyTypeObject RecordQueueType = {
     .tp_as_sequence = &queue_as_sequence,
 };
 
+/* ---- Handed: the base of HandedOver ---- */
+
+static int handed_traverse(Handed *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->delivery);
+    Py_VISIT(self->lost);
+    Py_VISIT(self->callbacks);
+    Py_VISIT(self->producer);
+    return 0;
+}
+
+static int handed_clear(Handed *self)
+{
+    Py_CLEAR(self->delivery);
+    Py_CLEAR(self->lost);
+    Py_CLEAR(self->callbacks);
+    Py_CLEAR(self->producer);
+    return 0;
+}
+
+static void handed_dealloc(Handed *self)
+{
+    PyObject_GC_UnTrack(self);
+    handed_clear(self);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMemberDef handed_members[] = {
+    {"_delivery", T_OBJECT, offsetof(Handed, delivery), 0, PyDoc_STR("Once it is in a batch.")},
+    {"_lost", T_OBJECT, offsetof(Handed, lost), 0, PyDoc_STR("Once it will never be in one.")},
+    {"_callbacks", T_OBJECT, offsetof(Handed, callbacks), 0, PyDoc_STR("A list, or None.")},
+    {"_producer", T_OBJECT, offsetof(Handed, producer), 0, PyDoc_STR("Whose `send` has made it.")},
+    {"_looked_at", T_BOOL, offsetof(Handed, looked_at), 0,
+     PyDoc_STR("Whether a caller has asked for the outcome, or has received it.")},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyTypeObject HandedType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "insync.replication.client.producer._joining.Handed",
+    .tp_doc = PyDoc_STR("A record that is handed over, and its outcome."),
+    .tp_basicsize = sizeof(Handed),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
+    .tp_new = PyType_GenericNew,
+    .tp_traverse = (traverseproc)handed_traverse,
+    .tp_clear = (inquiry)handed_clear,
+    .tp_dealloc = (destructor)handed_dealloc,
+    .tp_members = handed_members,
+};
+
 /* ---- Entrance: where a thread puts a record that needs nothing special ---- */
 
 typedef struct {
     PyObject_HEAD
     RecordQueue *queue;
     Joiner *joiner;
-    PyObject *producer, *portal, *begin;
+    PyObject *portal, *begin;
     PyTypeObject *kind;
-    Field owner; /* of `kind` */
     double seconds;
     long long record_cost;
     vectorcallfunc vectorcall;
 } Entrance;
 
-/* Whether an attribute is False; 0 leaves no error behind. */
-static int is_false(PyObject *of, PyObject *name)
+/* Whether the thread of the producer still takes something; 0 leaves no error behind. */
+static int is_open(PyObject *portal)
 {
-    PyObject *found = PyObject_GetAttr(of, name);
+    PyObject *found = PyObject_GetAttr(portal, name_closed);
     int is = found == Py_False;
     if (found == NULL)
         PyErr_Clear();
@@ -315,35 +379,25 @@ static int is_false(PyObject *of, PyObject *name)
 static PyObject *entrance_call(PyObject *callable, PyObject *const *args, size_t flags, PyObject *names)
 {
     Entrance *self = (Entrance *)callable;
-    PyObject *accumulator = self->joiner->accumulator, *topics, *record;
-    long long size, largest;
+    Joiner *joiner = self->joiner;
     struct timespec now;
     if (PyVectorcall_NARGS(flags) != 4 || names != NULL)
         return PyErr_Format(PyExc_TypeError, "takes an owner, a topic, a value and a key");
     PyObject *owner = args[0], *topic = args[1], *value = args[2], *key = args[3];
     if (!PyBytes_CheckExact(value) || !PyUnicode_CheckExact(topic) || (key != Py_None && !PyBytes_CheckExact(key)))
         Py_RETURN_NONE;
-    if (!is_false(self->portal, name_closed) || !is_false(self->producer, name_is_closed) ||
-        get(accumulator, &isr_of_accumulator[BARRED]) != Py_None)
+    if (!joiner->direct || isr_is_barred(joiner) || !is_open(self->portal))
         Py_RETURN_NONE;
-    topics = get(accumulator, &isr_of_accumulator[TOPICS]);
-    if (topics == NULL || !PyDict_CheckExact(topics) || !whole(get(accumulator, &isr_of_accumulator[LARGEST]), &largest))
-        Py_RETURN_NONE;
-    if (!isr_is_topic(PyDict_GetItemWithError(topics, topic))) {
+    if (!isr_is_topic(PyDict_GetItemWithError(joiner->topics, topic))) {
         PyErr_Clear();
         Py_RETURN_NONE;
     }
-    size = isr_record_overhead + PyBytes_GET_SIZE(value) + (key == Py_None ? 0 : PyBytes_GET_SIZE(key));
-    if (size > largest)
+    if (isr_most(joiner, value, key) > joiner->largest)
         Py_RETURN_NONE;
-    record = self->kind->tp_alloc(self->kind, 0);
+    PyObject *record = self->kind->tp_alloc(self->kind, 0);
     if (record == NULL)
         return NULL;
-    set(record, &of_record[H_DELIVERY], Py_NewRef(Py_None));
-    set(record, &of_record[H_LOST], Py_NewRef(Py_None));
-    set(record, &of_record[H_LOOKED_AT], Py_NewRef(Py_False));
-    set(record, &of_record[H_CALLBACKS], Py_NewRef(Py_None));
-    set(record, &self->owner, Py_NewRef(owner));
+    ((Handed *)record)->producer = Py_NewRef(owner);
     clock_gettime(CLOCK_MONOTONIC, &now);
     Item item = {
         .record = Py_NewRef(record),
@@ -376,29 +430,24 @@ static PyObject *entrance_call(PyObject *callable, PyObject *const *args, size_t
 
 static PyObject *entrance_new(PyTypeObject *type, PyObject *args, PyObject *named)
 {
-    static char *names[] = {"queue", "joiner", "producer", "portal", "begin", "kind", "seconds", "record_cost", NULL};
-    PyObject *queue, *joiner, *producer, *portal, *begin;
+    static char *names[] = {"queue", "accumulator", "portal", "begin", "kind", "seconds", "record_cost", NULL};
+    PyObject *queue, *joiner, *portal, *begin;
     PyTypeObject *kind;
     double seconds;
     long long cost;
-    if (!PyArg_ParseTupleAndKeywords(args, named, "O!O!OOOO!dL", names, &RecordQueueType, &queue, &isr_JoinerType, &joiner,
-                                     &producer, &portal, &begin, &PyType_Type, &kind, &seconds, &cost))
+    if (!PyArg_ParseTupleAndKeywords(args, named, "O!O!OOO!dL", names, &RecordQueueType, &queue, &isr_JoinerType, &joiner,
+                                     &portal, &begin, &PyType_Type, &kind, &seconds, &cost))
         return NULL;
-    if (record_type == NULL || !PyType_IsSubtype(kind, record_type))
-        return PyErr_Format(PyExc_TypeError, "%s is no class of records", kind->tp_name);
-    Field owner = {"_producer", isr_offset_of(kind, "_producer")};
-    if (owner.offset < 0)
-        return NULL;
+    if (!PyType_IsSubtype(kind, &HandedType))
+        return PyErr_Format(PyExc_TypeError, "%s is no class of records that are handed over", kind->tp_name);
     Entrance *self = (Entrance *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
     self->queue = (RecordQueue *)Py_NewRef(queue);
     self->joiner = (Joiner *)Py_NewRef(joiner);
-    self->producer = Py_NewRef(producer);
     self->portal = Py_NewRef(portal);
     self->begin = Py_NewRef(begin);
     self->kind = (PyTypeObject *)Py_NewRef(kind);
-    self->owner = owner;
     self->seconds = seconds;
     self->record_cost = cost;
     self->vectorcall = entrance_call;
@@ -409,7 +458,6 @@ static int entrance_traverse(Entrance *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->queue);
     Py_VISIT(self->joiner);
-    Py_VISIT(self->producer);
     Py_VISIT(self->portal);
     Py_VISIT(self->begin);
     Py_VISIT(self->kind);
@@ -421,7 +469,6 @@ static void entrance_dealloc(Entrance *self)
     PyObject_GC_UnTrack(self);
     Py_XDECREF(self->queue);
     Py_XDECREF(self->joiner);
-    Py_XDECREF(self->producer);
     Py_XDECREF(self->portal);
     Py_XDECREF(self->begin);
     Py_XDECREF(self->kind);
@@ -430,8 +477,8 @@ static void entrance_dealloc(Entrance *self)
 
 static PyTypeObject EntranceType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "insync.replication.client.producer._joining.Entrance",
-    .tp_doc = PyDoc_STR("Entrance(queue, joiner, producer, portal, begin, kind, seconds, record_cost): called with an "
-                        "owner, a topic, a value and a key, gives what `send` gives, or None."),
+    .tp_doc = PyDoc_STR("Entrance(queue, accumulator, portal, begin, kind, seconds, record_cost): called with an owner, a "
+                        "topic, a value and a key, gives what `send` gives, or None where there is more to decide."),
     .tp_basicsize = sizeof(Entrance),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_new = entrance_new,
@@ -441,26 +488,18 @@ static PyTypeObject EntranceType = {
     .tp_call = PyVectorcall_Call,
 };
 
-PyObject *isr_bind_records(PyObject *Py_UNUSED(module), PyObject *type)
-{
-    if (!PyType_Check(type))
-        return PyErr_Format(PyExc_TypeError, "a class is expected");
-    if (isr_find_fields((PyTypeObject *)type, of_record) < 0)
-        return NULL;
-    Py_XSETREF(record_type, (PyTypeObject *)Py_NewRef(type));
-    Py_RETURN_NONE;
-}
-
 int isr_add_handing(PyObject *module)
 {
     name_moved = PyUnicode_InternFromString("_moved");
     name_closed = PyUnicode_InternFromString("closed");
-    name_is_closed = PyUnicode_InternFromString("_closed");
-    if (name_moved == NULL || name_closed == NULL || name_is_closed == NULL)
+    empty_tuple = PyTuple_New(0);
+    if (name_moved == NULL || name_closed == NULL || empty_tuple == NULL)
         return -1;
     if (pthread_atfork(NULL, NULL, count_fork) != 0) {
         PyErr_NoMemory();
         return -1;
     }
-    return PyModule_AddType(module, &RecordQueueType) < 0 || PyModule_AddType(module, &EntranceType) < 0 ? -1 : 0;
+    if (PyModule_AddType(module, &RecordQueueType) < 0 || PyModule_AddType(module, &HandedType) < 0)
+        return -1;
+    return PyModule_AddType(module, &EntranceType);
 }

@@ -9,6 +9,7 @@
 #define KNOWN_ATTRIBUTES 0x7f
 #define CODEC_MASK 0x07
 #define LOG_APPEND_TIME 0x08
+#define TRANSACTIONAL 0x10
 #define CONTROL 0x20
 
 static inline uint32_t get32(const uint8_t *p)

@@ -1,330 +1,387 @@
-/* `insync.replication.client.producer._joining`: a record joins the open batch of its partition, and `send` is awaited.
+/* `insync.replication.client.producer._joining`: a record joins the open batch of its partition.
  *
- * Everything here has a twin in Python that does the same to the same objects: `Joiner` is `_accumulator.join`,
- * `Sending` (isr_sending.c) the coroutine of `Producer.send`. The fields of those objects are slots, whose offsets
- * `bind` looks up once. So there is no state in C that could differ from Python's, and what a record needs beyond the
- * way that most records take is left to Python: this code then changes nothing, and says None.
+ * The classes of the producer that a record passes have their bases here: `Accumulator` is a `Joiner`, `TopicQueues` a
+ * `TopicTails`, `Batch` a `GrowingBatch` (isr_growing.c), `Delivery` a `Place`. C owns the fields that it uses, and Python
+ * sees them as attributes. Whatever a record needs beyond the way that most records take is decided in Python: this code
+ * then changes nothing, and says None.
  *
- * Producers for threads and asyncio hand their records over to the thread of the producer. `Entrance` does for most
- * records what their `send` does, and `RecordQueue`, a twin of `_handover.RecordQueue`, is the queue between the threads
- * (isr_handing.c).
+ * Producers for threads and asyncio hand their records over to the thread of the producer (isr_handing.c).
  */
 #include "isr_joining.h"
 
-#include <time.h>
+/* ---- Place: the base of Delivery ---- */
 
-/* Accumulator */
-Field isr_of_accumulator[] = {{"used", 0},   {"waiting", 0},   {"_buffer_memory", 0}, {"_topics", 0},
-                                 {"barred", 0}, {"unyielded", 0}, {"_largest", 0},       {NULL, 0}};
-/* TopicQueues */
-enum { STICKY, STICKY_UNTIL, BY_KEY, QUEUES, TOPIC };
-static Field of_queues[] = {{"sticky", 0}, {"sticky_until", 0}, {"by_key", 0},
-                            {"queues", 0}, {"_topic", 0},       {NULL, 0}};
-/* Topic */
-enum { LEADERS };
-static Field of_topic[] = {{"leaders", 0}, {NULL, 0}};
-/* PartitionQueue */
-enum { OPEN, ENOUGH };
-static Field of_queue[] = {{"open", 0}, {"enough", 0}, {NULL, 0}};
-/* Batch */
-enum { SIZE, SINCE, UNTIL, VALUES, KEYS, HEADERS };
-static Field of_batch[] = {{"size", 0},   {"since", 0}, {"until", 0},  {"values", 0},
-                           {"keys", 0},   {"headers", 0}, {NULL, 0}};
-/* Delivery */
-enum { BATCH, INDEX };
-static Field of_delivery[] = {{"_batch", 0}, {"_index", 0}, {NULL, 0}};
+typedef struct {
+    PyObject_HEAD
+    PyObject *batch;
+    Py_ssize_t index;
+} Place;
 
-static struct {
-    const char *name;
-    Field *fields;
-    PyTypeObject *type;
-} classes[] = {
-    {"accumulator", isr_of_accumulator, NULL}, {"queues", of_queues, NULL}, {"topic", of_topic, NULL},
-    {"queue", of_queue, NULL},             {"batch", of_batch, NULL},   {"delivery", of_delivery, NULL},
-};
-enum { ACCUMULATOR_TYPE, QUEUES_TYPE, TOPIC_TYPE, QUEUE_TYPE, BATCH_TYPE, DELIVERY_TYPE, TYPES };
-
-long long isr_record_overhead;
-PyObject *isr_empty_tuple;
-static PyObject *name_date;
-
-static inline int is_a(PyObject *object, int kind)
+static int place_init(Place *self, PyObject *args, PyObject *named)
 {
-    return object != NULL && Py_TYPE(object) == classes[kind].type;
+    static char *names[] = {"batch", "index", NULL};
+    PyObject *batch;
+    Py_ssize_t index;
+    if (!PyArg_ParseTupleAndKeywords(args, named, "O!n", names, &isr_GrowingBatchType, &batch, &index))
+        return -1;
+    Py_XSETREF(self->batch, Py_NewRef(batch));
+    self->index = index;
+    return 0;
 }
+
+static int place_traverse(Place *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->batch);
+    return 0;
+}
+
+static int place_clear(Place *self)
+{
+    Py_CLEAR(self->batch);
+    return 0;
+}
+
+static void place_dealloc(Place *self)
+{
+    PyObject_GC_UnTrack(self);
+    place_clear(self);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMemberDef place_members[] = {
+    {"_batch", T_OBJECT_EX, offsetof(Place, batch), READONLY, NULL},
+    {"_index", T_PYSSIZET, offsetof(Place, index), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyTypeObject PlaceType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "insync.replication.client.producer._joining.Place",
+    .tp_doc = PyDoc_STR("Place(batch, index): of a record."),
+    .tp_basicsize = sizeof(Place),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)place_init,
+    .tp_traverse = (traverseproc)place_traverse,
+    .tp_clear = (inquiry)place_clear,
+    .tp_dealloc = (destructor)place_dealloc,
+    .tp_members = place_members,
+};
+
+/* ---- Tail: where records join the queue of a partition ---- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *queue, *open;
+    Py_ssize_t enough;
+} Tail;
+
+static int tail_init(Tail *self, PyObject *args, PyObject *named)
+{
+    static char *names[] = {"queue", NULL};
+    PyObject *queue;
+    if (!PyArg_ParseTupleAndKeywords(args, named, "O", names, &queue))
+        return -1;
+    Py_XSETREF(self->queue, Py_NewRef(queue));
+    return 0;
+}
+
+static int tail_traverse(Tail *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->queue);
+    Py_VISIT(self->open);
+    return 0;
+}
+
+static int tail_clear(Tail *self)
+{
+    Py_CLEAR(self->queue);
+    Py_CLEAR(self->open);
+    return 0;
+}
+
+static void tail_dealloc(Tail *self)
+{
+    PyObject_GC_UnTrack(self);
+    tail_clear(self);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMemberDef tail_members[] = {
+    {"queue", T_OBJECT, offsetof(Tail, queue), READONLY, PyDoc_STR("Whose tail it is.")},
+    {"open", T_OBJECT, offsetof(Tail, open), 0, PyDoc_STR("The batch that takes records, or None.")},
+    {"enough", T_PYSSIZET, offsetof(Tail, enough), 0,
+     PyDoc_STR("At how many bytes to see whether the open batch goes on growing.")},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyTypeObject TailType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "insync.replication.client.producer._joining.Tail",
+    .tp_doc = PyDoc_STR("Tail(queue): where records join the queue of a partition."),
+    .tp_basicsize = sizeof(Tail),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)tail_init,
+    .tp_traverse = (traverseproc)tail_traverse,
+    .tp_clear = (inquiry)tail_clear,
+    .tp_dealloc = (destructor)tail_dealloc,
+    .tp_members = tail_members,
+};
+
+/* ---- TopicTails: the base of TopicQueues ---- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *sticky, *by_key;
+    Py_ssize_t sticky_until;
+} TopicTails;
+
+static PyObject *tails_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(named))
+{
+    TopicTails *self = (TopicTails *)type->tp_alloc(type, 0);
+    if (self != NULL && (self->by_key = PyDict_New()) == NULL)
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+static int tails_traverse(TopicTails *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->sticky);
+    Py_VISIT(self->by_key);
+    return 0;
+}
+
+static int tails_clear(TopicTails *self)
+{
+    /* The dictionary stays: `join` needs one. The tails in it let go of what they refer to. */
+    Py_CLEAR(self->sticky);
+    return 0;
+}
+
+static void tails_dealloc(TopicTails *self)
+{
+    PyObject_GC_UnTrack(self);
+    Py_XDECREF(self->sticky);
+    Py_XDECREF(self->by_key);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMemberDef tails_members[] = {
+    {"sticky", T_OBJECT, offsetof(TopicTails, sticky), 0,
+     PyDoc_STR("Where the last record without a key went, if such records stay with a partition for a while.")},
+    {"sticky_until", T_PYSSIZET, offsetof(TopicTails, sticky_until), 0,
+     PyDoc_STR("The size of its open batch up to which they do.")},
+    {"by_key", T_OBJECT, offsetof(TopicTails, by_key), READONLY, PyDoc_STR("Where records with these keys go.")},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyTypeObject TopicTailsType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "insync.replication.client.producer._joining.TopicTails",
+    .tp_doc = PyDoc_STR("Where the records of a topic go without a decision."),
+    .tp_basicsize = sizeof(TopicTails),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
+    .tp_new = tails_new,
+    .tp_traverse = (traverseproc)tails_traverse,
+    .tp_clear = (inquiry)tails_clear,
+    .tp_dealloc = (destructor)tails_dealloc,
+    .tp_members = tails_members,
+};
 
 int isr_is_topic(PyObject *object)
 {
-    return is_a(object, QUEUES_TYPE);
+    return object != NULL && PyObject_TypeCheck(object, &TopicTailsType);
 }
 
-static double system_time(void)
+/* ---- Joiner: the base of Accumulator ---- */
+
+int isr_is_barred(const Joiner *self)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    return self->barred != NULL && self->barred != Py_None;
 }
 
-/* ---- Joiner ---- */
-
-/* Whether now is a time of which the batch knows the millisecond; -1 with an error set. */
-static int is_dated(Joiner *self, PyObject *batch)
+Py_ssize_t isr_most(const Joiner *self, PyObject *value, PyObject *key)
 {
-    PyObject *since = get(batch, &of_batch[SINCE]), *until = get(batch, &of_batch[UNTIL]);
-    double now;
-    if (since == NULL || until == NULL || !PyFloat_CheckExact(since) || !PyFloat_CheckExact(until))
-        return 0;
-    if (self->clock == NULL) {
-        now = system_time();
+    return self->overhead + PyBytes_GET_SIZE(value) + (key == Py_None ? 0 : PyBytes_GET_SIZE(key));
+}
+
+/* Where a record goes, and the size up to which its batch takes it; NULL if that is to be decided. */
+static Tail *find_tail(const Joiner *self, PyObject *topic, PyObject *key, Py_ssize_t *until)
+{
+    PyObject *found = PyDict_GetItemWithError(self->topics, topic);
+    if (!isr_is_topic(found))
+        return NULL;
+    TopicTails *tails = (TopicTails *)found;
+    if (key == Py_None) {
+        found = tails->sticky;
+        *until = tails->sticky_until;
     } else {
-        /* It may be any function, so the batch may have other times when it returns. */
-        double from = PyFloat_AS_DOUBLE(since), to = PyFloat_AS_DOUBLE(until);
-        PyObject *told = PyObject_CallNoArgs(self->clock);
-        if (told == NULL)
-            return -1;
-        now = PyFloat_AsDouble(told);
-        Py_DECREF(told);
-        return now == -1.0 && PyErr_Occurred() ? -1 : from <= now && now < to;
+        found = PyDict_GetItemWithError(tails->by_key, key);
+        *until = PY_SSIZE_T_MAX;
     }
-    return PyFloat_AS_DOUBLE(since) <= now && now < PyFloat_AS_DOUBLE(until);
-}
-
-/* Appends, and takes back what it appended if it fails in between. `made` are keys for a batch that had none so far. */
-static int add(PyObject *batch, PyObject *key, PyObject *value, PyObject *made)
-{
-    PyObject *values = get(batch, &of_batch[VALUES]), *keys = made != NULL ? made : get(batch, &of_batch[KEYS]);
-    PyObject *headers = get(batch, &of_batch[HEADERS]);
-    Py_ssize_t index = PyList_GET_SIZE(values);
-    if (PyList_Append(values, value) < 0)
-        return -1;
-    if (keys != Py_None && PyList_Append(keys, key) < 0)
-        goto values_only;
-    if (headers != Py_None && PyList_Append(headers, isr_empty_tuple) < 0)
-        goto both;
-    if (made != NULL)
-        set(batch, &of_batch[KEYS], Py_NewRef(made));
-    return 0;
-both:
-    if (keys != Py_None)
-        PyList_SetSlice(keys, index, index + 1, NULL);
-values_only:
-    PyList_SetSlice(values, index, index + 1, NULL);
-    return -1;
-}
-
-/* As many as there are records. */
-static PyObject *nones(Py_ssize_t count)
-{
-    PyObject *made = PyList_New(count);
-    for (Py_ssize_t at = 0; made != NULL && at < count; at++)
-        PyList_SET_ITEM(made, at, Py_NewRef(Py_None));
-    return made;
-}
-
-static inline int is_list_or_none(PyObject *object)
-{
-    return object != NULL && (object == Py_None || PyList_CheckExact(object));
+    return found != NULL && Py_IS_TYPE(found, &TailType) ? (Tail *)found : NULL;
 }
 
 PyObject *isr_join(Joiner *self, PyObject *topic, PyObject *value, PyObject *key)
 {
-    PyObject *accumulator = self->accumulator, *topics, *queues, *queue, *batch, *delivery, *made = NULL;
-    PyObject *values, *keys, *new_size, *new_used, *index;
-    long long most, enough, used, used_by_now, memory, waiting, size, taken;
-    /* Other strings and bytes may have functions of their own: Python calls those. */
-    if (!PyBytes_CheckExact(value) || !PyUnicode_CheckExact(topic))
+    NewRecord record = {0};
+    Py_ssize_t until, most;
+    /* Other strings and bytes may have functions of their own, which Python calls. */
+    if (!PyBytes_CheckExact(value) || !PyUnicode_CheckExact(topic) || (key != Py_None && !PyBytes_CheckExact(key)) ||
+        self->waiting || self->delivery_type == NULL)
         return NULL;
-    topics = get(accumulator, &isr_of_accumulator[TOPICS]);
-    if (topics == NULL || !PyDict_CheckExact(topics))
-        return NULL;
-    queues = PyDict_GetItemWithError(topics, topic);
-    if (!is_a(queues, QUEUES_TYPE))
-        return NULL;
-    size = isr_record_overhead + PyBytes_GET_SIZE(value);
-    if (key == Py_None) {
-        queue = get(queues, &of_queues[STICKY]);
-        if (!whole(get(queues, &of_queues[STICKY_UNTIL]), &most))
-            return NULL;
-    } else if (PyBytes_CheckExact(key)) {
-        PyObject *described = get(queues, &of_queues[TOPIC]), *all = get(queues, &of_queues[QUEUES]);
-        PyObject *by_key = get(queues, &of_queues[BY_KEY]), *leaders;
-        if (!is_a(described, TOPIC_TYPE) || by_key == NULL || !PyDict_CheckExact(by_key))
-            return NULL;
-        leaders = get(described, &of_topic[LEADERS]);
-        if (all == NULL || leaders == NULL || !PyList_CheckExact(all) || !PyList_CheckExact(leaders))
-            return NULL;
-        if (PyList_GET_SIZE(all) < PyList_GET_SIZE(leaders))
-            return NULL; /* the topic has grown */
-        queue = PyDict_GetItemWithError(by_key, key);
-        size += PyBytes_GET_SIZE(key);
-        most = LLONG_MAX;
-    } else {
-        return NULL;
-    }
-    if (!is_a(queue, QUEUE_TYPE))
-        return NULL;
-    batch = get(queue, &of_queue[OPEN]);
-    if (!is_a(batch, BATCH_TYPE) || !whole(get(batch, &of_batch[SIZE]), &taken) ||
-        !whole(get(queue, &of_queue[ENOUGH]), &enough) ||
-        !whole(get(accumulator, &isr_of_accumulator[USED]), &used) ||
-        !whole(get(accumulator, &isr_of_accumulator[BUFFER_MEMORY]), &memory) ||
-        !whole(get(accumulator, &isr_of_accumulator[WAITING]), &waiting))
-        return NULL;
-    /* A batch takes no more than a request may hold, so the record is not too large either. */
-    if (taken + size >= enough || taken + size > most || used + size > memory || waiting)
-        return NULL;
-    /* Here functions of Python may run (a clock, the date of a batch, finalisers while memory is allocated): the batch
-     * stays alive, and its lists are looked up after them. */
-    Py_INCREF(batch);
-    switch (is_dated(self, batch)) {
-    case 0: {
-        PyObject *dated = PyObject_CallMethodNoArgs(batch, name_date);
-        if (dated == NULL)
-            goto failed;
-        Py_DECREF(dated);
-        break;
-    }
-    case -1:
-        goto failed;
-    }
-    delivery = classes[DELIVERY_TYPE].type->tp_alloc(classes[DELIVERY_TYPE].type, 0);
+    /* First of all: finalisers may run where memory is allocated, and may send. Nothing of Python's runs behind it. */
+    Place *delivery = (Place *)self->delivery_type->tp_alloc(self->delivery_type, 0);
     if (delivery == NULL)
-        goto failed;
-    values = get(batch, &of_batch[VALUES]);
-    keys = get(batch, &of_batch[KEYS]);
-    if (values == NULL || !PyList_CheckExact(values) || !is_list_or_none(keys) ||
-        !is_list_or_none(get(batch, &of_batch[HEADERS]))) {
-        PyErr_SetString(PyExc_TypeError, "a batch keeps its values, keys and headers in lists");
-        goto not_added;
+        return NULL;
+    Tail *tail = find_tail(self, topic, key, &until);
+    if (tail == NULL || tail->open == NULL || !PyObject_TypeCheck(tail->open, &isr_GrowingBatchType))
+        goto not_taken;
+    GrowingBatch *batch = (GrowingBatch *)tail->open;
+    record.value = PyBytes_AS_STRING(value);
+    record.value_length = PyBytes_GET_SIZE(value);
+    if (key != Py_None) {
+        record.key = PyBytes_AS_STRING(key);
+        record.key_length = PyBytes_GET_SIZE(key);
     }
-    if (keys == Py_None && key != Py_None && (made = nones(PyList_GET_SIZE(values))) == NULL)
-        goto not_added;
-    /* From here on nothing else runs. What did may have sent, and then all of the above may have changed. */
-    if (!whole(get(accumulator, &isr_of_accumulator[USED]), &used_by_now) || used_by_now != used)
-        goto not_added;
-    new_size = PyLong_FromLongLong(taken + size);
-    new_used = PyLong_FromLongLong(used + size);
-    index = PyLong_FromSsize_t(PyList_GET_SIZE(values));
-    if (new_size == NULL || new_used == NULL || index == NULL || add(batch, key, value, made) < 0) {
-        Py_XDECREF(new_size);
-        Py_XDECREF(new_used);
-        Py_XDECREF(index);
-        goto not_added;
-    }
-    Py_XDECREF(made);
-    set(batch, &of_batch[SIZE], new_size);
-    set(accumulator, &isr_of_accumulator[USED], new_used);
-    set(delivery, &of_delivery[BATCH], batch);
-    set(delivery, &of_delivery[INDEX], index);
-    return delivery;
-not_added:
-    Py_XDECREF(made);
+    record.ms = isr_now_ms();
+    /* Python decides by the most, too. A batch takes no more than a request may hold, so no record here is too large. */
+    most = isr_most(self, value, key);
+    if (batch->size + most >= tail->enough || batch->size + most > until || self->used + most > self->buffer_memory)
+        goto not_taken;
+    isr_measure(batch, &record);
+    if (isr_append(batch, &record) < 0)
+        goto not_taken;
+    self->used += record.size;
+    delivery->batch = Py_NewRef(batch);
+    delivery->index = batch->count - 1;
+    return (PyObject *)delivery;
+not_taken:
     Py_DECREF(delivery);
-failed:
-    Py_DECREF(batch);
     return NULL;
 }
 
-static PyObject *joiner_call(PyObject *callable, PyObject *const *args, size_t flags, PyObject *names)
+static PyObject *join(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
-    if (PyVectorcall_NARGS(flags) != 3 || names != NULL)
-        return PyErr_Format(PyExc_TypeError, "takes a topic, a value and a key");
-    PyObject *delivery = isr_join((Joiner *)callable, args[0], args[1], args[2]);
+    if (count != 3)
+        return PyErr_Format(PyExc_TypeError, "join() takes a topic, a value and a key");
+    PyObject *delivery = isr_join((Joiner *)self, args[0], args[1], args[2]);
     if (delivery == NULL && !PyErr_Occurred())
         Py_RETURN_NONE;
     return delivery;
 }
 
-static PyObject *joiner_new(PyTypeObject *type, PyObject *args, PyObject *named)
+static PyObject *send(PyObject *object, PyObject *const *args, Py_ssize_t count)
 {
-    static char *names[] = {"accumulator", "clock", NULL};
-    PyObject *accumulator, *clock = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, named, "O|O", names, &accumulator, &clock))
-        return NULL;
-    if (classes[ACCUMULATOR_TYPE].type == NULL ||
-        !PyObject_TypeCheck(accumulator, classes[ACCUMULATOR_TYPE].type))
-        return PyErr_Format(PyExc_TypeError, "the accumulator must be of the class that bind() was told");
+    Joiner *self = (Joiner *)object;
+    if (count != 3)
+        return PyErr_Format(PyExc_TypeError, "send() takes a topic, a value and a key");
+    if (!self->direct || isr_is_barred(self) || self->unyielded >= self->pause_after)
+        Py_RETURN_NONE;
+    PyObject *delivery = isr_join(self, args[0], args[1], args[2]);
+    if (delivery != NULL)
+        self->unyielded++;
+    else if (!PyErr_Occurred())
+        Py_RETURN_NONE;
+    return delivery;
+}
+
+static PyObject *joiner_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(named))
+{
     Joiner *self = (Joiner *)type->tp_alloc(type, 0);
-    if (self == NULL)
-        return NULL;
-    self->accumulator = Py_NewRef(accumulator);
-    self->clock = clock == Py_None ? NULL : Py_NewRef(clock);
-    self->vectorcall = joiner_call;
+    if (self != NULL && (self->topics = PyDict_New()) == NULL)
+        Py_CLEAR(self);
     return (PyObject *)self;
+}
+
+static int joiner_init(Joiner *self, PyObject *args, PyObject *named)
+{
+    static char *names[] = {"delivery_type", "buffer_memory", "largest", "overhead", "pause_after", NULL};
+    PyTypeObject *type;
+    Py_ssize_t memory, largest, overhead;
+    long long pause_after;
+    if (!PyArg_ParseTupleAndKeywords(args, named, "O!nnnL", names, &PyType_Type, &type, &memory, &largest, &overhead,
+                                     &pause_after))
+        return -1;
+    if (!PyType_IsSubtype(type, &PlaceType)) {
+        PyErr_Format(PyExc_TypeError, "%s is no class of places", type->tp_name);
+        return -1;
+    }
+    Py_XSETREF(self->delivery_type, (PyTypeObject *)Py_NewRef(type));
+    self->buffer_memory = memory;
+    self->largest = largest;
+    self->overhead = overhead;
+    self->pause_after = pause_after;
+    return 0;
 }
 
 static int joiner_traverse(Joiner *self, visitproc visit, void *arg)
 {
-    Py_VISIT(self->accumulator);
-    Py_VISIT(self->clock);
+    Py_VISIT(self->topics);
+    Py_VISIT(self->barred);
+    Py_VISIT(self->delivery_type);
     return 0;
 }
 
 static int joiner_clear(Joiner *self)
 {
-    /* The accumulator stays: a call needs one. It lets go of this, which breaks the cycle. */
-    Py_CLEAR(self->clock);
+    /* The topics stay: a call needs them. They hold nothing that refers to this. */
+    Py_CLEAR(self->barred);
     return 0;
 }
 
 static void joiner_dealloc(Joiner *self)
 {
     PyObject_GC_UnTrack(self);
-    Py_XDECREF(self->accumulator);
-    Py_XDECREF(self->clock);
+    Py_XDECREF(self->topics);
+    Py_XDECREF(self->barred);
+    Py_XDECREF(self->delivery_type);
     Py_TYPE(self)->tp_free(self);
 }
 
+static PyMethodDef joiner_methods[] = {
+    {"join", (PyCFunction)(void (*)(void))join, METH_FASTCALL,
+     PyDoc_STR("join(topic, value, key): the delivery of a record that has joined the open batch of its partition. None "
+               "if there is more to decide; nothing is taken then.")},
+    {"send", (PyCFunction)(void (*)(void))send, METH_FASTCALL,
+     PyDoc_STR("send(topic, value, key): `join`, and the record counts as `unyielded`. None also where a pause is due, or "
+               "not every record may be sent.")},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef joiner_members[] = {
+    {"_topics", T_OBJECT, offsetof(Joiner, topics), READONLY, NULL},
+    {"barred", T_OBJECT, offsetof(Joiner, barred), 0,
+     PyDoc_STR("Why nothing may be sent now: the producer is fenced, or no transaction is open.")},
+    {"used", T_PYSSIZET, offsetof(Joiner, used), 0, PyDoc_STR("Bytes of records without an outcome.")},
+    {"waiting", T_LONGLONG, offsetof(Joiner, waiting), 0, PyDoc_STR("How many wait for memory.")},
+    {"unyielded", T_LONGLONG, offsetof(Joiner, unyielded), 0,
+     PyDoc_STR("Records that were taken since other tasks could run.")},
+    {"direct", T_BOOL, offsetof(Joiner, direct), 0,
+     PyDoc_STR("Whether `send` may take records: the producer is open, and no serializer has to see them.")},
+    {NULL, 0, 0, 0, NULL},
+};
+
 PyTypeObject isr_JoinerType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "insync.replication.client.producer._joining.Joiner",
-    .tp_doc = PyDoc_STR("Joiner(accumulator, clock=None): called with a topic, a value and a key, does what "
-                        "`_accumulator.join` does."),
+    .tp_doc = PyDoc_STR("Joiner(delivery_type, buffer_memory, largest, overhead, pause_after): takes records for which a "
+                        "batch is open. A record counts for at most `overhead` bytes beside its key and value."),
     .tp_basicsize = sizeof(Joiner),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
     .tp_new = joiner_new,
+    .tp_init = (initproc)joiner_init,
     .tp_traverse = (traverseproc)joiner_traverse,
     .tp_clear = (inquiry)joiner_clear,
     .tp_dealloc = (destructor)joiner_dealloc,
-    .tp_vectorcall_offset = offsetof(Joiner, vectorcall),
-    .tp_call = PyVectorcall_Call,
+    .tp_methods = joiner_methods,
+    .tp_members = joiner_members,
 };
 
 /* ---- the module ---- */
 
-static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *named)
-{
-    static char *names[] = {"accumulator", "queues", "topic", "queue", "batch", "delivery", "overhead", NULL};
-    PyTypeObject *given[TYPES];
-    long long overhead;
-    if (!PyArg_ParseTupleAndKeywords(args, named, "$O!O!O!O!O!O!L", names, &PyType_Type, &given[0], &PyType_Type,
-                                     &given[1], &PyType_Type, &given[2], &PyType_Type, &given[3], &PyType_Type,
-                                     &given[4], &PyType_Type, &given[5], &overhead))
-        return NULL;
-    for (int kind = 0; kind < TYPES; kind++)
-        if (isr_find_fields(given[kind], classes[kind].fields) < 0)
-            return NULL;
-    for (int kind = 0; kind < TYPES; kind++)
-        Py_XSETREF(classes[kind].type, (PyTypeObject *)Py_NewRef(given[kind]));
-    isr_record_overhead = overhead;
-    Py_RETURN_NONE;
-}
-
-static PyMethodDef functions[] = {
-    {"bind_records", isr_bind_records, METH_O,
-     PyDoc_STR("bind_records(type): the class of records that are handed over. Raises TypeError as bind().")},
-    {"bind", (PyCFunction)(void (*)(void))bind, METH_VARARGS | METH_KEYWORDS,
-     PyDoc_STR("bind(*, accumulator, queues, topic, queue, batch, delivery, overhead): the classes whose slots are "
-               "used, and what a record counts for beside its key and value. Raises TypeError where a class has no "
-               "such slot.")},
-    {NULL, NULL, 0, NULL},
-};
-
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "_joining",
-    .m_doc = PyDoc_STR("The way of most records into a batch, in C; see csrc/isr_joining.c."),
+    .m_doc = PyDoc_STR("The way of most records into a batch; see csrc/isr_joining.c."),
     .m_size = -1,
-    .m_methods = functions,
 };
 
 PyMODINIT_FUNC PyInit__joining(void)
@@ -332,10 +389,9 @@ PyMODINIT_FUNC PyInit__joining(void)
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL)
         return NULL;
-    name_date = PyUnicode_InternFromString("date");
-    isr_empty_tuple = PyTuple_New(0);
-    if (name_date == NULL || isr_empty_tuple == NULL || PyModule_AddType(module, &isr_JoinerType) < 0 ||
-        isr_add_sending(module) < 0 || isr_add_handing(module) < 0) {
+    if (isr_add_growing(module) < 0 || PyModule_AddType(module, &PlaceType) < 0 ||
+        PyModule_AddType(module, &TailType) < 0 || PyModule_AddType(module, &TopicTailsType) < 0 ||
+        PyModule_AddType(module, &isr_JoinerType) < 0 || isr_add_handing(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -1,36 +1,35 @@
-/* What the parts of `insync.replication.client.producer._joining` share: the fields of an accumulator, and `join`. */
+/* What the parts of `insync.replication.client.producer._joining` share: the bases in C of classes in Python. */
 #ifndef ISR_JOINING_H
 #define ISR_JOINING_H
 
-#include "isr_slots.h"
+#include "isr_growing.h"
 
-/* Of Accumulator: the fields that more than one part uses. */
-enum { USED, WAITING, BUFFER_MEMORY, TOPICS, BARRED, UNYIELDED, LARGEST };
-extern Field isr_of_accumulator[];
+#include <structmember.h>
 
-extern long long isr_record_overhead; /* what a record counts for beside its key and value */
-extern PyObject *isr_empty_tuple;
-
-/* Whether it is the queues of a topic. */
-int isr_is_topic(PyObject *object);
-
+/* The base of `Accumulator`. */
 typedef struct {
     PyObject_HEAD
-    PyObject *accumulator;
-    PyObject *clock; /* NULL: the system's */
-    vectorcallfunc vectorcall;
+    PyObject *topics;  /* a dictionary: for each name a TopicTails */
+    PyObject *barred;  /* NULL or None: records may be sent */
+    PyTypeObject *delivery_type;
+    Py_ssize_t used, buffer_memory, largest, overhead;
+    long long waiting, unyielded, pause_after;
+    char direct;
 } Joiner;
 
 extern PyTypeObject isr_JoinerType;
 
+int isr_is_barred(const Joiner *self);
+
+/* The most that a record with a value and perhaps a key takes in any batch. */
+Py_ssize_t isr_most(const Joiner *self, PyObject *value, PyObject *key);
+
+/* Whether it is the queues of a topic. */
+int isr_is_topic(PyObject *object);
+
 /* The delivery of a record that has joined. NULL with no error set: there is more to decide, and nothing is taken. */
 PyObject *isr_join(Joiner *self, PyObject *topic, PyObject *value, PyObject *key);
 
-/* Make the types of each part known to the module, and what it needs; -1 with an error set. */
-int isr_add_sending(PyObject *module);
 int isr_add_handing(PyObject *module);
-
-/* The class of records that are handed over: a function of the module. */
-PyObject *isr_bind_records(PyObject *module, PyObject *type);
 
 #endif

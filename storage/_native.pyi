@@ -90,20 +90,6 @@ class _Lib:
         base_sequence: int,
         attributes: int,
     ) -> int: ...
-    def isr_batch_build_one(
-        self,
-        out: Any,
-        capacity: int,
-        key: Any,
-        key_length: int,
-        value: Any,
-        value_length: int,
-        timestamp: int,
-        producer_id: int,
-        producer_epoch: int,
-        base_sequence: int,
-        attributes: int,
-    ) -> int: ...
     def isr_arrow_measure(self, lengths: Any, count: int) -> int: ...
     def isr_arrow_gather(
         self, data: Any, length: int, starts: Any, lengths: Any, count: int, room: Any

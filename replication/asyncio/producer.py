@@ -14,9 +14,9 @@ from ..client import Delivery as TrioDelivery
 from ..client import Producer as TrioProducer
 from ..client import _arguments as given
 from ..client._settings import make_settings
-from ..client.producer import unprepared
+from ..client.producer import _joining, unprepared
 from ..client.producer._transactions import Positions
-from ..client.threads._handover import Entrance, HandedOver, Handover
+from ..client.threads._handover import HandedOver, Handover
 from ..client.threads.blocking import client_portal
 from ._bridge import Bridge, done, released, soon
 
@@ -26,10 +26,9 @@ _YIELD_EVERY = 256
 class Delivery(HandedOver):
     """The outcome of one record, now or later."""
 
-    __slots__ = ("_producer",)
+    __slots__ = ()
 
     def __init__(self, producer: Producer) -> None:
-        super().__init__()
         self._producer = producer
 
     def result(self) -> RecordMetadata:
@@ -98,7 +97,7 @@ class Producer(Bridge[TrioProducer]):
     """
 
     _delivery_class = Delivery
-    _entrance: Entrance | None = None
+    _entrance: _joining.Entrance | None = None
     """Of its `Handover`, once there is one."""
 
     def __init__(

@@ -28,14 +28,13 @@ from ._arrow import (
 )
 from ._build import (
     build_batch,
-    build_batch_into,
     build_marker,
-    build_record,
+    compressed,
     record_overhead_bytes,
     restamp_producer,
 )
 from ._codecs import MAX_INFLATED_BYTES, Compression
-from ._columns import Buffer, Headers
+from ._columns import Buffer, Headers, encode_headers
 from ._records import Columns, Record, check_produced, control_type, decode_columns, records
 from ._scan import (
     BATCH_OVERHEAD_BYTES,
@@ -74,13 +73,13 @@ __all__ = [
     "Marker",
     "Record",
     "build_batch",
-    "build_batch_into",
-    "build_record",
     "build_marker",
     "check_produced",
+    "compressed",
     "control_type",
     "crc32c",
     "decode_columns",
+    "encode_headers",
     "find_batch",
     "marker_of",
     "record_overhead_bytes",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from .._native import ffi, lib
 from ..errors import BatchTooLargeError, CorruptBatchError
@@ -64,73 +64,6 @@ def build_batch(
     UnsupportedCompressionError for a codec that does not exist.
     """
     codec = codec_number(compression)
-    batch = build_batch_into(
-        bytearray,
-        keys,
-        values,
-        timestamps_ms=timestamps_ms,
-        headers=headers,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        transactional=transactional,
-    )
-    return _compressed(batch, codec) if codec else bytes(batch)
-
-
-def build_record(
-    key: bytes | None,
-    value: bytes | None,
-    *,
-    timestamp_ms: int,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    transactional: bool = False,
-    compression: Compression = "none",
-) -> bytes:
-    """As `build_batch`, of one record without headers: neither columns nor tables are made for it."""
-    key_length = -1 if key is None else len(key)
-    value_length = -1 if value is None else len(value)
-    capacity = BATCH_OVERHEAD_BYTES + key_length + value_length + 2 + _RECORD_FIELDS
-    out = bytearray(capacity)
-    size = lib.isr_batch_build_one(
-        ffi.from_buffer(out),
-        capacity,
-        ffi.NULL if key is None else key,
-        key_length,
-        ffi.NULL if value is None else value,
-        value_length,
-        timestamp_ms,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        TRANSACTIONAL if transactional else 0,
-    )
-    if size < 0:
-        raise _too_large(1, max(key_length, 0) + max(value_length, 0))
-    if compression != "none":
-        return _compressed(memoryview(out)[:size], codec_number(compression))
-    return bytes(memoryview(out)[:size])
-
-
-def build_batch_into(
-    take: Callable[[int], bytearray],
-    keys: Sequence[bytes | None] | None,
-    values: Sequence[bytes | None],
-    *,
-    timestamps_ms: Sequence[int] | int,
-    headers: Sequence[Headers] | None = None,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    transactional: bool = False,
-) -> memoryview:
-    """As `build_batch`, not compressed, in memory that `take` gives: at least as many bytes as it is asked for.
-
-    The result is the beginning of that memory. A builder of many large batches can use the same again and again;
-    fresh memory costs page faults, and a copy of the result another pass over it.
-    """
     count = len(values)
     unequal = (keys is not None and len(keys) != count) or (headers is not None and len(headers) != count)
     if count == 0 or unequal:
@@ -143,7 +76,7 @@ def build_batch_into(
     key, value = NO_ITEMS if keys is None else Column(keys), Column(values)
     header = NO_ITEMS if headers is None else Column([encode_headers(each) for each in headers])
     capacity = BATCH_OVERHEAD_BYTES + key.size + value.size + header.size + _RECORD_FIELDS * count
-    out = take(capacity)
+    out = bytearray(capacity)
     size = lib.isr_batch_build(
         ffi.from_buffer(out),
         capacity,
@@ -158,12 +91,11 @@ def build_batch_into(
         TRANSACTIONAL if transactional else 0,
     )
     if size < 0:
-        raise _too_large(count, key.size + value.size)
-    return memoryview(out)[:size]
-
-
-def _too_large(count: int, size: int) -> BatchTooLargeError:
-    return BatchTooLargeError(f"{count} records of {size} bytes do not fit one record batch")
+        raise BatchTooLargeError(
+            f"{count} records of {key.size + value.size} bytes do not fit one record batch"
+        )
+    batch = memoryview(out)[:size]
+    return _compressed(batch, codec) if codec else bytes(batch)
 
 
 def build_marker(
@@ -192,6 +124,15 @@ def build_marker(
 def recompressed(batch: memoryview, codec: int) -> bytes:
     """A batch that compaction thinned out, compressed as it was before; one without records is as it is."""
     return _compressed(batch, codec) if len(batch) > BATCH_OVERHEAD_BYTES else bytes(batch)
+
+
+def compressed(batch: memoryview, compression: Compression) -> bytes:
+    """The same batch, which is not compressed, with its records compressed.
+
+    Raises UnsupportedCompressionError for a codec that does not exist.
+    """
+    codec = codec_number(compression)
+    return _compressed(batch, codec) if codec else bytes(batch)
 
 
 def _compressed(batch: memoryview, codec: int) -> bytes:

@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import itertools
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
-from time import time
 from typing import Any, TypeVar
 
 import trio
 
-from ....storage.batch import BATCH_OVERHEAD_BYTES, Headers, record_overhead_bytes
+from ....storage.batch import BATCH_OVERHEAD_BYTES, Headers, encode_headers, record_overhead_bytes
 from .. import _arguments as given
 from .._settings import ProducerSettings
 from ..connection._cluster import Topic
-from ..errors import ClientError, InvalidArgumentError, RecordTooLargeError
+from ..errors import InvalidArgumentError, RecordTooLargeError
+from . import _joining
 from ._batch import Batch, ProducerIdentity
 from ._partitioning import PartitionQueue, TopicQueues
 from .delivery import Deliveries, Delivery, OnDelivery
 
-try:
-    from . import _joining
-except ImportError:  # setup.py builds it for CPython only
-    _joining = None  # type: ignore[assignment]
-
 RECORD_OVERHEAD = record_overhead_bytes(1 << 20, 1 << 20)
-"""The bytes that a record without headers counts for, beside its key and value."""
-_HEADER_OVERHEAD = 10
-_ANY = 1 << 62
+"""The most that a record without headers takes beside its key and value."""
+YIELD_EVERY = 1024
+"""Records of `send` until other tasks run."""
 T = TypeVar("T")
 
 
-class Accumulator:
+class Accumulator(_joining.Joiner):
     """Takes records without waiting; tells `wake` when there is something to look at (at what time)."""
 
-    # csrc/isr_joining.c reads and writes some of these where they lie.
     __slots__ = (
-        "_buffer_memory",
         "_delivery_timeout",
         "_largest",
         "_line",
@@ -46,20 +36,11 @@ class Accumulator:
         "_now",
         "_settings",
         "_space",
-        "_topics",
         "_wake",
         "active",
-        "barred",
-        "join",
         "pending",
         "transaction",
-        "unyielded",
-        "used",
-        "waiting",
     )
-
-    join: Callable[[str, bytes | None, bytes | None], Delivery | None]
-    """`try_append` for a record with a value and perhaps a key: the function `join`, or its twin in C."""
 
     def __init__(
         self,
@@ -67,27 +48,20 @@ class Accumulator:
         wake: Callable[[float], None],
         now: Callable[[], float] = trio.current_time,
     ) -> None:
+        largest = min(settings.max_request_size - BATCH_OVERHEAD_BYTES, settings.buffer_memory)
+        super().__init__(Delivery, settings.buffer_memory, largest, RECORD_OVERHEAD, YIELD_EVERY)
         self.active: dict[PartitionQueue, None] = {}
         self.pending: deque[Batch] = deque()
-        self.used = 0
-        self.waiting = 0
-        self.unyielded = 0
-        """Records that were taken since other tasks could run."""
-        self.barred: ClientError | None = None
-        """Why nothing may be sent now: the producer is fenced, or no transaction is open."""
         self.transaction: ProducerIdentity | None = None
         """Of the transaction that is open, or was last."""
-        self.join = make_joiner(self)
         self._settings = settings
         self._wake = wake
         self._now = now
-        self._topics: dict[str, TopicQueues] = {}
         self._space = trio.Event()
         self._line = trio.StrictFIFOLock()
-        self._buffer_memory = settings.buffer_memory
         self._linger = settings.linger_ms / 1000
         self._delivery_timeout = settings.delivery_timeout_ms / 1000
-        self._largest = min(settings.max_request_size - BATCH_OVERHEAD_BYTES, settings.buffer_memory)
+        self._largest = largest
 
     def knows(self, topic: str) -> bool:
         return topic in self._topics
@@ -95,6 +69,11 @@ class Accumulator:
     def add_topic(self, topic: Topic) -> None:
         """Make queues for a topic that is known now."""
         self._topics[topic.name] = TopicQueues(topic, self._settings)
+
+    def look(self) -> None:
+        """Metadata of topics may have changed."""
+        for queues in self._topics.values():
+            queues.look()
 
     def queue_of(self, batch: Batch) -> PartitionQueue:
         return self._topics[batch.topic].queues[batch.partition]
@@ -109,6 +88,7 @@ class Accumulator:
         del self.pending[at]
         for part in reversed(parts):
             self.pending.insert(at, part)
+        self.used += sum(map(_content, parts)) - _content(batch)
 
     def try_append(
         self,
@@ -147,32 +127,25 @@ class Accumulator:
             value = as_bytes("value", value)
         if key.__class__ is not bytes and key is not None:
             key = as_bytes("key", key)
-        size = RECORD_OVERHEAD + (len(value) if value else 0) + (len(key) if key else 0)
-        if headers:
-            size += headers_size(headers)
-            headers = tuple(headers)
+        encoded = _encoded(headers) if headers else None
+        size = _most(key, value, encoded)
         if timestamp_ms is not None:
             timestamp_ms = _timestamp(timestamp_ms)
         if on_delivery is not None:
             given.function("on_delivery", on_delivery)
         if size > self._largest:
             raise self._too_large(topic, size)
-        if (self.waiting and not in_turn) or self.used + size > self._buffer_memory:
+        if (self.waiting and not in_turn) or self.used + size > self._settings.buffer_memory:
             return None
         queue = queues.choose(key, partition, size)
-        batch = queue.open
-        if batch is None or (
-            batch.size + size > queue.enough and not self._grows(queues, queue, batch, size)
-        ):
-            batch = self._new_batch(queues, queue)
-        batch.date(timestamp_ms)
-        index = batch.add(key, value, headers, size)
-        self.used += size
+        batch = self._open(queues, queue, size)
+        before = batch.size
+        index = batch.append(key, value, encoded, timestamp_ms)
+        self.used += batch.size - before
         if on_delivery is not None:
             batch.callbacks = batch.callbacks or []
             batch.callbacks.append((index, on_delivery))
-        if batch.size >= queue.enough and not self._grows(queues, queue, batch, 0):
-            self._close(queue)
+        self._close_if(batch.size >= queue.tail.enough, queues, queue)
         return Delivery(batch, index)
 
     def _known(self, topic: str) -> TopicQueues | None:
@@ -200,10 +173,8 @@ class Accumulator:
             return None
         value = value if value is None else as_bytes("value", value)
         key = key if key is None else as_bytes("key", key)
-        size = RECORD_OVERHEAD + (len(value) if value else 0) + (len(key) if key else 0)
-        if headers:
-            size += headers_size(headers)
-            headers = tuple(headers)
+        size = _most(key, value, _encoded(headers) if headers else None)
+        headers = tuple(headers)
         timestamp_ms = timestamp_ms if timestamp_ms is None else _timestamp(timestamp_ms)
         if size > self._largest:
             raise self._too_large(topic, size)
@@ -233,45 +204,38 @@ class Accumulator:
             timestamp_ms = _timestamp(timestamp_ms)
         first = values[start]
         if first.__class__ is not bytes and first is not None:
-            first = as_bytes("value", first)
-        overhead = RECORD_OVERHEAD + (len(key) if key else 0)
-        first_size = overhead + (len(first) if first else 0)
-        largest = self._largest
-        if first_size > largest:
-            raise self._too_large(topic, first_size)
-        room = self._buffer_memory - self.used
-        if (self.waiting and not in_turn) or first_size > room:
+            values, start, stop = [as_bytes("value", first)], 0, 1
+            first = values[0]
+        size = _most(key, first)
+        if size > self._largest:
+            raise self._too_large(topic, size)
+        room = self._settings.buffer_memory - self.used
+        if (self.waiting and not in_turn) or size > room:
             return 0
-        queue = queues.choose(key, partition, first_size)
-        batch = queue.open
+        queue = queues.choose(key, partition, size)
+        batch = self._open(queues, queue, size)
+        index, before = batch.count, batch.size
+        count = batch.extend(key, values, start, stop, min(queue.tail.enough, before + room), timestamp_ms)
+        self.used += batch.size - before
+        deliveries._add(batch, index, count)
+        # The next one may be of another type, too.
+        no_room = start + count < stop and isinstance(values[start + count], bytes | None)
+        self._close_if(no_room or batch.size >= queue.tail.enough, queues, queue)
+        return count
+
+    def _open(self, queues: TopicQueues, queue: PartitionQueue, size: int) -> Batch:
+        """The open batch of a partition, with room for a record of at most `size` bytes."""
+        batch = queue.tail.open
         if batch is None or (
-            batch.size + first_size > queue.enough and not self._grows(queues, queue, batch, first_size)
+            batch.size + size > queue.tail.enough and not self._grows(queues, queue, batch, size)
         ):
             batch = self._new_batch(queues, queue)
-        most = queue.enough
-        run = values[start : min(stop, start + max(1, (most - batch.size) // first_size + 1))]
-        if set(map(type, run)) == {bytes}:
-            lengths = list(map(len, run))  # type: ignore[arg-type]
-        else:
-            # What is refused is told when it comes first, too: nothing is left half taken.
-            taken_ones = itertools.takewhile(
-                lambda value: value is None or isinstance(value, BYTES_LIKE), run
-            )
-            run = [value if value is None else as_bytes("value", value) for value in taken_ones]
-            lengths = [len(value) if value else 0 for value in run]
-        if max(lengths) > largest - overhead:
-            # It is told when it comes first, after those before it have been taken.
-            lengths = list(itertools.takewhile(lambda length: length <= largest - overhead, lengths))
-        count = _fitting(lengths, overhead, min(most - batch.size, room))
-        taken = sum(lengths[:count]) + overhead * count
-        index = self._extend(batch, run[:count], key, timestamp_ms)
-        batch.size += taken
-        self.used += taken
-        deliveries._add(batch, index, count)
-        is_full = count < len(run) or batch.size >= queue.enough
-        if is_full and not self._grows(queues, queue, batch, 0):
+        return batch
+
+    def _close_if(self, is_full: bool, queues: TopicQueues, queue: PartitionQueue) -> None:
+        batch = queue.tail.open
+        if is_full and batch is not None and not self._grows(queues, queue, batch, 0):
             self._close(queue)
-        return count
 
     def _grows(self, queues: TopicQueues, queue: PartitionQueue, batch: Batch, size: int) -> bool:
         """Whether an open batch that is large enough takes `size` bytes more, and then some.
@@ -289,22 +253,8 @@ class Accumulator:
         if self.transaction is not None:
             # It may go as it is: growing must not make it linger.
             self._wake(0)
-        queue.enough = min(queues.largest_batch, batch.size + max(size, batch.size))
+        queue.tail.enough = min(queues.largest_batch, batch.size + max(size, batch.size))
         return True
-
-    def _extend(
-        self, batch: Batch, run: Sequence[bytes | None], key: bytes | None, timestamp_ms: int | None
-    ) -> int:
-        index, count = batch.count, len(run)
-        batch.date(timestamp_ms)
-        batch.values.extend(run)
-        if batch.keys is None and key is not None:
-            batch.keys = [None] * index
-        if batch.keys is not None:
-            batch.keys.extend([key] * count)
-        if batch.headers is not None:
-            batch.headers.extend([()] * count)
-        return index
 
     async def in_line(self, attempt: Callable[[], T | None]) -> T:
         """Wait for memory: `attempt`, to which `in_turn` has to be said, is made until it gives something.
@@ -324,7 +274,7 @@ class Accumulator:
 
     def release(self, batch: Batch) -> None:
         """Give back the memory of a batch whose outcome is known."""
-        self.used -= batch.size - BATCH_OVERHEAD_BYTES
+        self.used -= _content(batch)
         while self.pending and self.pending[0].done:
             self.pending.popleft()
         if self.waiting:
@@ -332,11 +282,11 @@ class Accumulator:
             self._space = trio.Event()
 
     def _new_batch(self, queues: TopicQueues, queue: PartitionQueue) -> Batch:
-        if queue.open is not None:
+        if queue.tail.open is not None:
             self._close(queue)
         now = self._now()
-        batch = queue.open = Batch(queue.topic, queue.partition, now, now + self._delivery_timeout)
-        queue.enough = queues.enough
+        batch = Batch(queue.topic, queue.partition, now, now + self._delivery_timeout)
+        queue.tail.open, queue.tail.enough = batch, queues.enough
         queue.push(batch)
         self.pending.append(batch)
         self.active[queue] = None
@@ -344,7 +294,7 @@ class Accumulator:
         return batch
 
     def _close(self, queue: PartitionQueue) -> None:
-        queue.open = None
+        queue.tail.open = None
         self._wake(0)
 
     def _too_large(self, topic: str, size: int) -> RecordTooLargeError:
@@ -360,98 +310,35 @@ class Accumulator:
         )
 
 
-def _fitting(lengths: Sequence[int], overhead: int, room: int) -> int:
-    """How many records, from the first on, find room; one does in any case."""
-    if sum(lengths) + overhead * len(lengths) <= room:
-        return len(lengths)
-    ends = list(itertools.accumulate(lengths))
-    return max(1, bisect_right(range(len(ends)), room, key=lambda at: ends[at] + overhead * (at + 1)))
+def _content(batch: Batch) -> int:
+    """The memory that its records take."""
+    return batch.size - BATCH_OVERHEAD_BYTES
 
 
-def headers_size(headers: Headers) -> int:
-    """The size of headers. Refuse an invalid one now: when the batch is built, it would fail all its records."""
-    size = 0
+def _most(key: bytes | None, value: bytes | None, headers: bytes | None = None) -> int:
+    """The most that a record takes in any batch."""
+    return RECORD_OVERHEAD + len(key or b"") + len(value or b"") + len(headers or b"")
+
+
+def _encoded(headers: Headers) -> bytes:
+    """Headers as they stand in the record."""
     try:
         if not isinstance(headers, Sequence):  # what can be gone through once only may be needed twice
             raise TypeError(headers)
-        for name, value in headers:
-            if value is not None and not isinstance(value, bytes | bytearray | memoryview):
+        for _, value in headers:
+            if value is not None and not isinstance(value, BYTES_LIKE):
                 raise TypeError(value)
-            size += _HEADER_OVERHEAD + len(name.encode()) + len(value or b"")
+        return encode_headers(headers)
     except (TypeError, ValueError, AttributeError):
         raise InvalidArgumentError(
             f"headers are a list of pairs of a name (a string) and a value (bytes or None), "
             f"not {given.shown(headers)}"
         ) from None
-    return size
 
 
 def _timestamp(timestamp_ms: object) -> int:
     return given.whole("timestamp_ms (milliseconds since 1970)", timestamp_ms, least=0)
 
-
-def join(self: Accumulator, topic: str, value: bytes | None, key: bytes | None) -> Delivery | None:
-    """`try_append` for a record that has a value and perhaps a key, if there is an open batch for it.
-
-    None if there is more to decide. Where most records go was decided for the one before it, or for its key.
-    `csrc/isr_joining.c` does the same to the same fields, for CPython;
-    `tests/replication/client/producer/test_joining.py` holds one against the other.
-    """
-    if value.__class__ is not bytes:
-        return None
-    try:
-        queues = self._topics[topic]
-        if key is None:
-            queue, most = queues.sticky, queues.sticky_until
-            size = RECORD_OVERHEAD + len(value)
-        elif key.__class__ is bytes and not queues.has_grown:
-            queue, most = queues.by_key[key], _ANY
-            size = RECORD_OVERHEAD + len(value) + len(key)
-        else:
-            return None
-    except (KeyError, TypeError):
-        return None
-    if queue is None or queue.open is None:
-        return None
-    batch, held = queue.open, self.used
-    used, size = held + size, batch.size + size
-    # A batch takes no more than a request may hold, so the record is not too large either.
-    if size >= queue.enough or size > most or used > self._buffer_memory or self.waiting:
-        return None
-    now = time()
-    if not batch.since <= now < batch.until:
-        batch.date()
-        if self.used != held:
-            return None  # a finaliser that ran meanwhile has sent
-    values = batch.values
-    index = len(values)
-    values.append(value)
-    if batch.keys is not None:
-        batch.keys.append(key)
-    elif key is not None:
-        batch.keys = [None] * index
-        batch.keys.append(key)
-    if batch.headers is not None:
-        batch.headers.append(())
-    batch.size, self.used = size, used
-    return Delivery(batch, index)
-
-
-def make_joiner(accumulator: Accumulator) -> Callable[[str, bytes | None, bytes | None], Delivery | None]:
-    """The function that an accumulator calls for a record that may join a batch."""
-    return partial(join, accumulator) if _joining is None else _joining.Joiner(accumulator)
-
-
-if _joining is not None:
-    _joining.bind(
-        accumulator=Accumulator,
-        queues=TopicQueues,
-        topic=Topic,
-        queue=PartitionQueue,
-        batch=Batch,
-        delivery=Delivery,
-        overhead=RECORD_OVERHEAD,
-    )
 
 BYTES_LIKE = bytes | bytearray | memoryview
 

@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 import logging
-from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from functools import partial
-from time import time_ns
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import trio
 
-from ....storage.batch import (
-    BATCH_OVERHEAD_BYTES,
-    Compression,
-    Headers,
-    build_batch,
-    build_batch_into,
-    build_record,
-    restamp_producer,
-)
+from ....storage.batch import Compression, compressed, restamp_producer
 from ...core.types import named
 from ...core.wording import counted
 from ...errors import again
 from ..errors import ClientError, OutcomePendingError
-from ._buffers import LARGE, Buffers
+from . import _joining
 from .delivery import Delivery, OnDelivery, RecordMetadata
 
 _log = logging.getLogger("insync.client")
-_UNDATED = array("q")
-"""The `timestamps` of a batch whose records all have one: always empty."""
 
 
 def log_unseen(what: str, error: Exception) -> None:
@@ -45,8 +32,11 @@ class ProducerIdentity(NamedTuple):
     epoch: int
 
 
-class Batch:
-    """Records of one partition that are sent, acknowledged and failed together."""
+class Batch(_joining.GrowingBatch):
+    """Records of one partition that are sent, acknowledged and failed together.
+
+    Its bytes grow with each record. Once it is sealed it is a buffer of them.
+    """
 
     __slots__ = (
         "attempts",
@@ -58,8 +48,6 @@ class Batch:
         "done",
         "error",
         "event",
-        "headers",
-        "keys",
         "last_error",
         "looked_at",
         "maybe_in_whole",
@@ -68,17 +56,10 @@ class Batch:
         "parent",
         "partition",
         "parts",
-        "sealed",
         "sequence",
-        "since",
-        "size",
         "starts",
-        "timestamp_ms",
-        "timestamps",
         "topic",
         "undone",
-        "until",
-        "values",
     )
 
     def __init__(self, topic: str, partition: int, created: float, deadline: float) -> None:
@@ -87,19 +68,9 @@ class Batch:
         self.number = -1
         self.created = created
         self.deadline = deadline
-        self.values: list[bytes | None] = []
-        self.keys: list[bytes | None] | None = None
-        self.headers: list[Headers] | None = None
-        self.timestamps = _UNDATED
-        """Milliseconds since 1970, of the first records; those behind them have `timestamp_ms`."""
-        self.timestamp_ms = -1
-        self.since = self.until = 0.0
-        """From when to when, in seconds since 1970, `timestamp_ms` is now."""
-        self.sealed = 0
-        """How many records its bytes have."""
         self.callbacks: list[tuple[int, OnDelivery]] | None = None
-        self.size = BATCH_OVERHEAD_BYTES
         self.data: bytes | memoryview | None = None
+        """The bytes to be sent: from `seal` on, and until it is settled."""
         self.sequence = -1
         self.attempts = 0
         self.maybe_written = False
@@ -120,94 +91,25 @@ class Batch:
         self.parent: Batch | None = None
         """Of which it is such a part, until its outcome is known."""
 
-    @property
-    def count(self) -> int:
-        return self.sealed or len(self.values)
-
-    def date(self, timestamp_ms: int | None = None) -> None:
-        """Records that are added from now on have this timestamp, by default the time of now."""
-        if timestamp_ms is None:
-            timestamp_ms = time_ns() // 1_000_000
-            self.since, self.until = timestamp_ms / 1000, (timestamp_ms + 1) / 1000
-        else:
-            self.since = self.until = 0.0
-        if timestamp_ms != self.timestamp_ms:
-            if self.values:
-                self._write_timestamps()
-            self.timestamp_ms = timestamp_ms
-
-    def _write_timestamps(self) -> None:
-        if self.timestamps is _UNDATED:
-            self.timestamps = array("q")
-        missing = len(self.values) - len(self.timestamps)
-        self.timestamps.extend(array("q", [self.timestamp_ms]) * missing)
-
-    def add(self, key: bytes | None, value: bytes | None, headers: Headers, size: int) -> int:
-        """Take a record, of the time that `date` was told; gives its index."""
-        index = len(self.values)
-        self.values.append(value)
-        if self.keys is not None:
-            self.keys.append(key)
-        elif key is not None:
-            self.keys = [None] * index
-            self.keys.append(key)
-        if self.headers is not None:
-            self.headers.append(headers)
-        elif headers:
-            self.headers = [()] * index
-            self.headers.append(headers)
-        self.size += size
-        return index
-
     def seal(
         self,
         identity: ProducerIdentity | None,
         sequence: int,
         compression: Compression,
-        buffers: Buffers,
         transactional: bool = False,
     ) -> None:
-        """Make the bytes, once; they stay the same however often they are sent."""
+        """Make `data`, once; it stays the same however often it is sent."""
         producer_id, epoch = identity or (-1, -1)
-        keys, values = self.keys, self.values
-        large = compression == "none" and self.size >= LARGE
-        if len(values) == 1 and self.headers is None and not self.timestamps and not large:
-            self.data = build_record(
-                None if keys is None else keys[0],
-                values[0],
-                timestamp_ms=self.timestamp_ms,
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                base_sequence=sequence,
-                transactional=transactional,
-                compression=compression,
-            )
-        else:
-            if self.timestamps:
-                self._write_timestamps()
-            build: Callable[..., bytes | memoryview]
-            if large:
-                build = partial(build_batch_into, buffers.take)
-            else:
-                build = partial(build_batch, compression=compression)
-            self.data = build(
-                keys,
-                values,
-                timestamps_ms=self.timestamps or self.timestamp_ms,
-                headers=self.headers,
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                base_sequence=sequence,
-                transactional=transactional,
-            )
-        self.sealed = len(values)
-        self.keys, self.values, self.headers = None, [], None
+        self.finish(producer_id, epoch, sequence, transactional)
+        self.data = memoryview(self)
+        if compression != "none":
+            self.data = compressed(self.data, compression)
+            self.release()
 
-    def let_go(self, buffers: Buffers) -> None:
+    def let_go(self) -> None:
         """Nothing of it is sent any more, though something of it may be on its way."""
-        data, self.data = self.data, None
-        if isinstance(data, memoryview):
-            buffers.give_back(data)
+        self.data = None
+        self.release()
 
     def restamp(self, identity: ProducerIdentity, sequence: int) -> None:
         """Give a sealed batch, which is certainly in no log, another place among the producer's."""
@@ -300,5 +202,4 @@ class Batch:
                 f"the outcome of {self.topic}-{self.partition} is not known yet; use wait()"
             )
         offset = self.base_offset + index if self.base_offset >= 0 else -1
-        timestamp_ms = self.timestamps[index] if index < len(self.timestamps) else self.timestamp_ms
-        return named(RecordMetadata, (self.topic, self.partition, offset, timestamp_ms))
+        return named(RecordMetadata, (self.topic, self.partition, offset, self.timestamp(index)))

@@ -1,28 +1,80 @@
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from typing_extensions import Buffer
+
 from ..._portal import Portal
+from ..errors import ClientError
 from ..threads._handover import HandedOver, Queued
-from ._accumulator import Accumulator
+from ._batch import Batch
+from ._partitioning import PartitionQueue, TopicQueues
 from .delivery import Delivery
 from .producer import Producer
 
-class Joiner:
-    def __init__(self, accumulator: Accumulator, clock: Callable[[], float] | None = None) -> None: ...
-    def __call__(self, topic: str, value: bytes | None, key: bytes | None, /) -> Delivery | None: ...
-
-class Sender:
-    def __init__(
+class GrowingBatch(Buffer):
+    @property
+    def size(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    def append(
         self,
-        joiner: Joiner,
-        in_full: Callable[..., Coroutine[Any, Any, Delivery]],
-        pause: Callable[[], Awaitable[None]],
+        key: bytes | None,
+        value: bytes | None,
+        headers: bytes | None,
+        timestamp_ms: int | None,
+        /,
+    ) -> int: ...
+    def extend(
+        self,
+        key: bytes | None,
+        values: Sequence[bytes | None],
+        start: int,
+        stop: int,
         most: int,
+        timestamp_ms: int | None,
+        /,
+    ) -> int: ...
+    def finish(
+        self, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool, /
     ) -> None: ...
-    def __call__(self, topic: str, value: Any, **named: Any) -> Coroutine[Any, Any, Delivery]: ...
-    def close(self) -> None: ...
+    def timestamp(self, index: int, /) -> int: ...
+    def release(self) -> None: ...
 
-class Sending: ...
+class Place:
+    _batch: Batch
+    _index: int
+    def __init__(self, batch: Batch, index: int) -> None: ...
+
+class Tail:
+    queue: PartitionQueue
+    open: Batch | None
+    enough: int
+    def __init__(self, queue: PartitionQueue) -> None: ...
+
+class TopicTails:
+    sticky: Tail | None
+    sticky_until: int
+    by_key: dict[bytes, Tail]
+
+class Joiner:
+    barred: ClientError | None
+    used: int
+    waiting: int
+    unyielded: int
+    direct: bool
+    _topics: dict[str, TopicQueues]
+    def __init__(
+        self, delivery_type: type[Place], buffer_memory: int, largest: int, overhead: int, pause_after: int
+    ) -> None: ...
+    def join(self, topic: str, value: bytes | None, key: bytes | None, /) -> Delivery | None: ...
+    def send(self, topic: str, value: Any, key: Any, /) -> Delivery | None: ...
+
+class Handed:
+    _delivery: Delivery | None
+    _lost: Any
+    _callbacks: list[Callable[[Any], None]] | None
+    _producer: Any
+    _looked_at: bool
 
 class RecordQueue:
     queued: int
@@ -35,14 +87,13 @@ class RecordQueue:
     def settle(self, cost: int, /) -> bool: ...
     def waiting(self) -> list[HandedOver]: ...
     def close(self) -> list[HandedOver]: ...
-    def move(self, joiner: Joiner, /) -> int: ...
+    def move(self, accumulator: Joiner, /) -> int: ...
 
 class Entrance:
     def __init__(
         self,
         queue: RecordQueue,
-        joiner: Joiner,
-        producer: Producer,
+        accumulator: Joiner,
         portal: Portal[Producer],
         begin: Callable[[], None],
         kind: type[HandedOver],
@@ -50,15 +101,3 @@ class Entrance:
         record_cost: int,
     ) -> None: ...
     def __call__(self, owner: object, topic: str, value: Any, key: Any, /) -> Any: ...
-
-def bind_records(kind: type[HandedOver], /) -> None: ...
-def bind(
-    *,
-    accumulator: type,
-    queues: type,
-    topic: type,
-    queue: type,
-    batch: type,
-    delivery: type,
-    overhead: int,
-) -> None: ...

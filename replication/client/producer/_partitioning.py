@@ -11,6 +11,7 @@ from .. import _arguments as given
 from .._settings import Partitioner, ProducerSettings
 from ..connection._cluster import NOBODY, Leader, Topic
 from ..errors import PartitionerError, error_for
+from . import _joining
 from ._batch import Batch
 from ._murmur2 import partition_for_key
 from ._window import SendWindow
@@ -23,18 +24,16 @@ that are on their way. Few large batches cost less than many small ones, in the 
 
 
 class PartitionQueue(SendWindow[Batch]):
-    """The batches of one partition; the last of those waiting is `open` while it takes records."""
+    """The batches of one partition; the last of those waiting is `tail.open` while it takes records."""
 
-    __slots__ = ("_known", "enough", "is_held_up", "open", "partition", "topic")
+    __slots__ = ("_known", "is_held_up", "partition", "tail", "topic")
 
     def __init__(self, known: Topic, partition: int, settings: ProducerSettings) -> None:
         super().__init__(limit=settings.max_in_flight_requests_per_connection, sequenced=settings.idempotent)
         self._known = known
         self.topic = known.name
         self.partition = partition
-        self.open: Batch | None = None
-        self.enough = 0
-        """At how many bytes to see whether the open batch goes on growing."""
+        self.tail = _joining.Tail(self)
         self.is_held_up = False
         """Its leader could not be sent anything when that was last tried."""
 
@@ -48,7 +47,7 @@ class PartitionQueue(SendWindow[Batch]):
         return f"{self.topic}-{self.partition}"
 
 
-class TopicQueues:
+class TopicQueues(_joining.TopicTails):
     """The queues of one topic."""
 
     __slots__ = (
@@ -59,10 +58,7 @@ class TopicQueues:
         "_settings",
         "_topic",
         "_turn",
-        "by_key",
         "queues",
-        "sticky",
-        "sticky_until",
     )
 
     def __init__(self, topic: Topic, settings: ProducerSettings) -> None:
@@ -72,14 +68,8 @@ class TopicQueues:
         self._batch_size = min(settings.batch_size, settings.max_request_size)
         self._config: object = None
         self._largest = 0
-        self.sticky: PartitionQueue | None = None
-        """Where the last record without a key went, if such records stay with a partition for a while."""
-        self.sticky_until = 0
-        """The size of its open batch up to which they do."""
         self._turn = -1
         """The partition that had the last record, where they take turns."""
-        self.by_key: dict[bytes, PartitionQueue] = {}
-        """Where records with these keys go, unless the topic `has_grown`."""
         self._random = random.Random()
         self._grow()
 
@@ -98,10 +88,10 @@ class TopicQueues:
         """At how many bytes a batch may be sent: no more than the topic takes, or it would be refused."""
         return min(self._batch_size, self.largest_batch)
 
-    @property
-    def has_grown(self) -> bool:
-        """Whether the topic has partitions for which there are no queues yet."""
-        return len(self.queues) < len(self._topic.leaders)
+    def look(self) -> None:
+        """The metadata of the topic may have changed: make queues for partitions that it did not have before."""
+        if len(self.queues) < len(self._topic.leaders):
+            self._grow()
 
     def choose(self, key: bytes | None, partition: int | None, size: int) -> PartitionQueue:
         """The queue for a record of `size` bytes.
@@ -110,8 +100,7 @@ class TopicQueues:
           UnknownTopicError: The topic has no such partition.
           PartitionerError: A partitioner raised, or gave no number.
         """
-        if self.has_grown:
-            self._grow()
+        self.look()
         if partition is not None:
             if partition.__class__ is not int:
                 partition = given.whole("partition", partition)
@@ -122,15 +111,15 @@ class TopicQueues:
         if callable(partitioner):
             return self.queues[self._asked(partitioner, key)]
         if key is not None and partitioner != "sticky":
-            return self.by_key.get(key) or self._keyed(key)
+            return (self.by_key.get(key) or self._keyed(key)).queue
         sticky = self.sticky
         if sticky is None or sticky.open is None or sticky.open.size + size > self.sticky_until:
-            sticky = self.sticky = self._unkeyed()
+            sticky = self.sticky = self._unkeyed().tail
             begun = sticky.open.size if sticky.open is not None else 0
-            more = self._batch_size * (_STAY if sticky.in_flight else 1)
+            more = self._batch_size * (_STAY if sticky.queue.in_flight else 1)
             # Not above what a batch can reach, or all records would come here for as long as one is open.
             self.sticky_until = min(self.largest_batch, begun + more)
-        return sticky
+        return sticky.queue
 
     def named(self, key: bytes | None, partition: int | None) -> int | None:
         """The partition that a record must go to because it, or a function of the user's, says so; changes nothing.
@@ -152,11 +141,11 @@ class TopicQueues:
             raise error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, thing)
         return partition
 
-    def _keyed(self, key: bytes) -> PartitionQueue:
+    def _keyed(self, key: bytes) -> _joining.Tail:
         if len(self.by_key) >= _KEYS_CACHED:
             self.by_key.clear()
-        queue = self.by_key[key] = self.queues[partition_for_key(key, len(self.queues))]
-        return queue
+        tail = self.by_key[key] = self.queues[partition_for_key(key, len(self.queues))].tail
+        return tail
 
     def _asked(self, partitioner: Partitioner, key: bytes | None) -> int:
         topic = self._topic.name

@@ -31,7 +31,6 @@ from ..errors import (
 )
 from ._accumulator import Accumulator
 from ._batch import Batch, ProducerIdentity
-from ._buffers import Buffers
 from ._dividing import divided
 from ._failures import code_of, has_code, unmade
 from ._identities import Identities
@@ -90,7 +89,6 @@ class Sender:
         self._limit = settings.max_in_flight_requests_per_connection
         self._batch_size = min(settings.batch_size, settings.max_request_size)
         self._turn = turn()
-        self._buffers = Buffers()
         self._leaders_changed = False
         """Since requests under way were last compared with them."""
         cluster.listeners.append(self._metadata_changed)
@@ -156,6 +154,7 @@ class Sender:
 
     def _metadata_changed(self) -> None:
         self._leaders_changed = True
+        self.accumulator.look()
         if self.accumulator.pending:
             self.wake(0)
 
@@ -211,7 +210,7 @@ class Sender:
         """Only the open batch does, while it is small and no flush waits."""
         first = queue.waiting[0]
         hurry = self.flushing or self.accumulator.waiting
-        return not hurry and first is queue.open and first.data is None and first.size < self._batch_size
+        return not hurry and first is queue.tail.open and first.data is None and first.size < self._batch_size
 
     def _identified(self, queue: PartitionQueue) -> bool:
         """Give the queue a producer identity under which its first batch may be sent, if there is one yet."""
@@ -358,8 +357,8 @@ class Sender:
     def _take(self, queue: PartitionQueue) -> Batch | None:
         """The first waiting batch, in flight now; None if its bytes cannot be made."""
         batch = queue.waiting[0]
-        if batch is queue.open:
-            queue.open = None
+        if batch is queue.tail.open:
+            queue.tail.open = None
         if batch.data is None and batch.count > 1:
             batch = self._as_the_topic_takes_it(queue, batch)
         # The partitions take turns at the head of requests.
@@ -385,6 +384,7 @@ class Sender:
         batch.divide(parts, starts)
         queue.divided(batch, parts)
         self.accumulator.divided(batch, parts)
+        batch.let_go()
 
     def _seal(self, queue: PartitionQueue, batch: Batch) -> bool:
         """Make the bytes. Where that fails the batch takes no sequence, so that it leaves no gap."""
@@ -396,7 +396,6 @@ class Sender:
                 identity if sequenced else None,
                 queue.next_sequence if sequenced else -1,
                 self._settings.compression_type,
-                self._buffers,
                 self._tag is not None,
             )
         except Exception as error:  # noqa: BLE001 - whatever it is, it is about this batch alone
@@ -495,14 +494,13 @@ class Sender:
         for part in parts:
             part.last_error = error
         self._replace(queue, batch, parts, starts)
-        batch.let_go(self._buffers)
 
     def _seal_parts(self, queue: PartitionQueue, sequence: int, parts: Sequence[Batch]) -> None:
         identity = queue.identity
         assert isinstance(identity, ProducerIdentity)
         for part in parts:
             codec = self._settings.compression_type
-            part.seal(identity, sequence, codec, self._buffers, self._tag is not None)
+            part.seal(identity, sequence, codec, self._tag is not None)
             sequence = (sequence + part.count) % SEQUENCE_MODULUS
 
     def _warn_of(self, batch: Batch, error: BaseException) -> None:
@@ -546,8 +544,8 @@ class Sender:
             if batch.done or batch in queue.in_flight:
                 continue
             queue.withdraw(batch)
-            if batch is queue.open:
-                queue.open = None
+            if batch is queue.tail.open:
+                queue.tail.open = None
             # Whoever gives a transaction up knows that its records are not delivered.
             batch.looked_at |= why is self._given_up
             error = type(why)(str(why), outcome="unknown" if batch.maybe_written else "absent")
@@ -588,7 +586,7 @@ class Sender:
             if self.on_failure is not None:
                 self.on_failure(error)
         batch.settle(base_offset, error)
-        batch.let_go(self._buffers)
+        batch.let_go()
         self.accumulator.release(batch)
 
     # Time
@@ -609,8 +607,8 @@ class Sender:
         flying = batch in queue.in_flight
         if not flying:
             queue.withdraw(batch)
-        if batch is queue.open:
-            queue.open = None
+        if batch is queue.tail.open:
+            queue.tail.open = None
         outcome: Outcome = "unknown" if batch.maybe_written or flying else "absent"
         error = DeliveryTimeoutError(
             f"{queue}: {counted(batch.count, 'record')} not acknowledged within "

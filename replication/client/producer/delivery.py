@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from ..errors import ClientError
+from . import _joining
 
 if TYPE_CHECKING:
     from ._batch import Batch
@@ -23,18 +24,14 @@ class RecordMetadata(NamedTuple):
     timestamp_ms: int
 
 
-class Delivery:
+class Delivery(_joining.Place):
     """The outcome of one record, now or later.
 
     Its failure is logged when the delivery is collected, unless somebody has looked: `error`, `result`, `wait`, or
     a callback.
     """
 
-    __slots__ = ("_batch", "_index")
-
-    def __init__(self, batch: Batch, index: int) -> None:
-        self._batch = batch
-        self._index = index
+    __slots__ = ()
 
     @property
     def topic(self) -> str:

@@ -23,15 +23,13 @@ from ..connection._client import Client
 from ..consumer._group import GroupMetadata
 from ..errors import BufferFullError, InvalidArgumentError, InvalidSettingError, MetadataTimeoutError
 from ..transaction_errors import TransactionStateError
-from ._accumulator import _joining
+from ._accumulator import YIELD_EVERY, Accumulator
 from ._sender import Sender
 from ._transactions import Positions, Transaction, Transactions, send_offsets
 from .delivery import Deliveries, Delivery, OnDelivery, RecordMetadata
 
 T = TypeVar("T")
 _log = logging.getLogger("insync.client")
-_YIELD_EVERY = 256
-"""Records of `send` until other tasks run; four times as many where C takes them, which takes as long."""
 _RUN_LENGTH = 4
 """The average number of consecutive records with one key from which grouping them pays."""
 
@@ -54,8 +52,6 @@ class Producer(Client):
 
     _sender: Sender
     _transactions: Transactions | None = None
-    _direct: _joining.Sender | None = None
-    """The sender in C that is `send` while the block is open, if there is one."""
 
     def __init__(
         self,
@@ -79,27 +75,11 @@ class Producer(Client):
         self._nursery.start_soon(self._sender.run)
         if self._settings.transactional_id:
             self._transactions = Transactions(self._settings, self._cluster, self._sender)
-        self._send_directly()
-
-    def _send_directly(self) -> None:
-        """Have calls of `send` answered by its twin in C, where nothing but `send` itself sees the arguments."""
-        joiner = self.intake.joiner
-        if joiner is None or self._serializers is not None:
-            return
-        if type(self).send is not _SEND or "send" in vars(self):
-            return  # somebody has another one, which is to be called
-        self._direct = _joining.Sender(joiner, self.send, self._yield, 4 * _YIELD_EVERY)
-        # An attribute of this object stands before the method of its class.
-        self.send = self._direct  # type: ignore[method-assign]
+        self._accumulator.direct = self._serializers is None
 
     async def _stop(self, error: BaseException | None) -> None:
-        if self._direct is not None:
-            # Whoever still has it must be told that the producer is closed.
-            self._direct.close()
-            # Somebody may have put another one in its place, or have taken that away again.
-            if vars(self).get("send") is self._direct:
-                del self.send
-            self._direct = None
+        if hasattr(self, "_accumulator"):  # a producer that has reached no node has none
+            self._accumulator.direct = False
         await super()._stop(error)
 
     async def _begin(self) -> None:
@@ -208,23 +188,33 @@ class Producer(Client):
 
         In all these cases, and if cancelled, the record is not sent.
         """
-        accumulator = self._accumulator
-        if self._closed or accumulator.barred is not None:
-            self._check_usable()
+        if partition is None and timestamp_ms is None and on_delivery is None and not headers:
+            # One call for nearly all records.
+            delivery = self._accumulator.send(topic, value, key)
+            if delivery is not None:
+                return delivery
+        return await self._send(topic, value, key, headers, partition, timestamp_ms, on_delivery)
+
+    async def _send(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None,
+    ) -> Delivery:
+        """`send` for a record about which there is something to decide, or behind which a pause is due."""
+        self._check_usable()
         if self._serializers is not None:
             key, value = self._serializers.key(topic, key), self._serializers.value(topic, value)
-        if partition is None and timestamp_ms is None and on_delivery is None and not headers:
-            # As `try_append` does, with a call less for nearly all records.
-            delivery = accumulator.join(topic, value, key)
-        else:
-            delivery = None
+        arguments = topic, value, key, headers, partition, timestamp_ms, on_delivery
+        delivery = self._accumulator.try_append(*arguments)
         if delivery is None:
-            arguments = topic, value, key, headers, partition, timestamp_ms, on_delivery
-            delivery = accumulator.decide(*arguments)
-            if delivery is None:
-                delivery = await self._send_later(*arguments)
-        accumulator.unyielded += 1
-        if accumulator.unyielded >= _YIELD_EVERY:
+            delivery = await self._send_later(*arguments)
+        self._accumulator.unyielded += 1
+        if self._accumulator.unyielded >= YIELD_EVERY:
             await self._yield()
         return delivery
 
@@ -333,6 +323,7 @@ class Producer(Client):
         await self.prepare(topic)
         self._check_same(transaction)
         deliveries = Deliveries()
+        values = values if isinstance(values, list | tuple) else list(values)
         runs = _runs(keys, len(values))
         if (self._in_runs or partition is not None) and len(runs) * _RUN_LENGTH <= len(values):
             start = 0
@@ -391,7 +382,7 @@ class Producer(Client):
     ) -> None:
         append = self._accumulator.append_run
         while start < stop:
-            if self._accumulator.unyielded >= 4 * _YIELD_EVERY:
+            if self._accumulator.unyielded >= YIELD_EVERY:
                 await self._pause()
             run = deliveries, topic, values, start, stop, key, partition, timestamp_ms
             taken = append(*run) or await self._in_line(partial(_or_none, append, *run))
@@ -409,7 +400,7 @@ class Producer(Client):
     ) -> None:
         append = self._accumulator.try_append
         for index, value in enumerate(values):
-            if self._accumulator.unyielded >= _YIELD_EVERY:
+            if self._accumulator.unyielded >= YIELD_EVERY:
                 await self._pause()
             key = keys[index] if keys is not None else None
             delivery = append(topic, value, key, (), partition, timestamp_ms)
@@ -458,9 +449,6 @@ class Producer(Client):
         )
 
 
-_SEND = Producer.send
-
-
 def _or_none(append: Callable[..., int], *run: Any) -> int | None:
     return append(*run, in_turn=True) or None
 
@@ -492,10 +480,9 @@ class Intake:
         return producer._accumulator.check(topic, value, key, headers, partition, timestamp_ms)
 
     @property
-    def joiner(self) -> _joining.Joiner | None:
-        """The joiner that takes records for open batches, if it is the one in C. For the producer's thread."""
-        joiner = self._producer._accumulator.join
-        return joiner if _joining is not None and isinstance(joiner, _joining.Joiner) else None
+    def accumulator(self) -> Accumulator:
+        """For the producer's thread."""
+        return self._producer._accumulator
 
     @property
     def is_plain(self) -> bool:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -17,8 +15,8 @@ from ..._portal import Portal
 from ...errors import again
 from .._settings import ProducerSettings
 from ..errors import BufferFullError, ClosedError, DeliveryTimeoutError, OutcomePendingError
-from ..producer import Producer
-from ..producer._accumulator import _joining, as_bytes
+from ..producer import Producer, _joining
+from ..producer._accumulator import as_bytes
 from ..producer._batch import log_unseen
 from ..producer.delivery import Deliveries, Delivery, RecordMetadata
 
@@ -40,18 +38,10 @@ class _Lost:
             log_unseen("a record", self.error)
 
 
-class HandedOver:
+class HandedOver(_joining.Handed):
     """One record and its outcome, now or later."""
 
-    # csrc/isr_handing.c makes these, and gives them their deliveries.
-    __slots__ = ("_callbacks", "_delivery", "_looked_at", "_lost")
-
-    def __init__(self) -> None:
-        self._delivery: Delivery | None = None
-        self._lost: _Lost | None = None
-        self._looked_at = False
-        """Whether a caller has asked for the outcome, or has received it."""
-        self._callbacks: list[Callable[[HandedOver], None]] | None = None
+    __slots__ = ()
 
     def done(self) -> bool:
         """Whether the outcome is known."""
@@ -113,72 +103,6 @@ FULL, QUEUED, FIRST, CLOSED = range(4)
 """The results of offering a record. FIRST: it is queued, and somebody must be told to take it."""
 
 
-class RecordQueue:
-    """Records from any number of threads for one that takes them.
-
-    Its methods take effect at once: other threads see all of what one does, or nothing. `csrc/isr_handing.c` has
-    one without a lock, for CPython.
-
-    Args:
-      most: How many bytes may be queued; one record more is taken.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.queued = 0
-        """Bytes."""
-        self.moving = False
-        """Whether somebody is going to take what is in it."""
-        self._most = most
-        self._closed = False
-        self._pid = os.getpid()
-        self._items: deque[Queued] = deque()
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def offer(self, record: HandedOver, cost: int, deadline: float, arguments: tuple[Any, ...]) -> int:
-        """Queue a record; gives what becomes of it."""
-        with self._lock:
-            if self._closed or self._pid != os.getpid():
-                return CLOSED
-            if self.queued > self._most:
-                return FULL
-            first, self.moving = not self.moving, True
-            self.queued += cost
-            self._items.append((record, cost, deadline, arguments))
-        return FIRST if first else QUEUED
-
-    def first(self) -> Queued | None:
-        return self._items[0] if self._items else None
-
-    def popleft(self) -> None:
-        self._items.popleft()
-
-    def settle(self, cost: int) -> bool:
-        """Records of this cost were taken. Whether there are others; if not, the next one is a first one."""
-        with self._lock:
-            self.queued -= cost
-            self.moving = bool(self._items)
-            return self.moving
-
-    def waiting(self) -> list[HandedOver]:
-        """The records in it."""
-        with self._lock:
-            return [record for record, *_ in self._items]
-
-    def close(self) -> list[HandedOver]:
-        """It takes nothing more; gives the records that nobody will take."""
-        with self._lock:
-            self._closed = True
-            left = [record for record, *_ in self._items]
-            self._items.clear()
-        return left
-
-
-Entrance = Callable[[Any, str, Any, Any], Any]
-
-
 class Handover:
     """The way from any number of threads to one producer; what waits on it is bounded.
 
@@ -186,10 +110,10 @@ class Handover:
       kind: The class of records that `Entrance` makes.
     """
 
-    entrance: Entrance | None = None
+    entrance: _joining.Entrance | None = None
     """The way of records with a topic, a value and perhaps a key, called with their owner before these.
 
-    Gives None for a record about which there is more to say. C has one; it is here once a record was offered.
+    Gives None for a record about which there is more to decide. It is here once a record was offered.
     """
 
     def __init__(
@@ -203,7 +127,7 @@ class Handover:
         self._portal = portal
         self._producer = producer
         self._kind = kind
-        self._queue = (RecordQueue if _joining is None else _joining.RecordQueue)(_HANDOVER_BYTES)
+        self._queue = _joining.RecordQueue(_HANDOVER_BYTES)
         self._is_open = False
         """Whether there is an `entrance`, if there can be one."""
         self._space = threading.Condition()
@@ -249,15 +173,11 @@ class Handover:
 
     def _open_entrance(self) -> None:
         self._is_open = True
-        if _joining is None:
-            return
-        producer = self._producer()
-        joiner = producer.intake.joiner
-        if joiner is not None and producer.intake.is_plain:
+        intake = self._producer().intake
+        if intake.is_plain:
             self.entrance = _joining.Entrance(
                 self._queue,
-                joiner,
-                producer,
+                intake.accumulator,
                 self._portal,
                 self._begin,
                 self._kind,
@@ -331,11 +251,10 @@ class Handover:
     def _move(self) -> bool:
         """Whether something is left that must wait."""
         intake = self._producer().intake
-        append, joiner = intake.try_take, intake.joiner
+        append, accumulator = intake.try_take, intake.accumulator
         moved = 0
         while self._queue:
-            if joiner is not None and isinstance(self._queue, _joining.RecordQueue):
-                moved += self._queue.move(joiner)
+            moved += self._queue.move(accumulator)
             queued = self._queue.first()
             if queued is None:
                 break
@@ -422,10 +341,6 @@ class Handover:
         """Behind what is queued; the arguments are those of `Intake.take_many`."""
         await self.all_moved()
         return await self._producer().intake.take_many(*arguments)
-
-
-if _joining is not None:
-    _joining.bind_records(HandedOver)
 
 
 def _keep(future: Future[RecordMetadata], record: HandedOver) -> None:

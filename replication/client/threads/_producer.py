@@ -24,10 +24,9 @@ _CLOSE_MARGIN = 5.0
 class BlockingDelivery(HandedOver):
     """The outcome of one record, now or later; like a future."""
 
-    __slots__ = ("_producer",)
+    __slots__ = ()
 
     def __init__(self, producer: BlockingProducer) -> None:
-        super().__init__()
         self._producer = producer
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
@@ -187,7 +186,7 @@ class BlockingProducer(BlockingClient[Producer]):
         delivery = BlockingDelivery(self)
         if on_delivery is not None:
             given.function("on_delivery", on_delivery)
-            delivery._callbacks = [on_delivery]  # type: ignore[list-item]
+            delivery._callbacks = [on_delivery]
         while not self._handover.offer(delivery, *arguments):
             if not self._handover.wait_for_space(max(0, deadline - time.monotonic())):
                 raise self._handover.no_space(self._settings, waited=wait)

@@ -85,13 +85,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             same(&keys, i, out, found.key_starts[i], found.key_lengths[i]);
             same(&values, i, out, found.value_starts[i], found.value_lengths[i]);
         }
-        if (count == 1) {
-            uint8_t *alone = malloc(capacity);
-            CHECK(isr_batch_build_one(alone, capacity, keys.starts[0], keys.lengths[0], values.starts[0],
-                                      values.lengths[0], timestamps[0], in.third, 3, in.second, 0) == built);
-            CHECK(memcmp(out, alone, (size_t)built) == 0);
-            free(alone);
-        }
     }
     free(out);
     free_input(&in);

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from insync.storage import BatchTooLargeError, CorruptBatchError, UnsupportedCompressionError
-from insync.storage._native import ffi, lib
 from insync.storage.batch import (
     BATCH_OVERHEAD_BYTES,
     ROW_FORMAT,
@@ -19,7 +17,6 @@ from insync.storage.batch import (
     Record,
     _build,
     build_batch,
-    build_record,
     crc32c,
     decode_columns,
     find_batch,
@@ -163,45 +160,10 @@ def test_no_keys_are_as_many_that_are_null(values: list, time: int) -> None:
     assert build_batch(None, values, timestamps_ms=time) == build_batch(nulls, values, timestamps_ms=time)
 
 
-@given(
-    optional_bytes,
-    optional_bytes,
-    millis,
-    st.booleans(),
-    st.tuples(st.integers(-1, 1 << 40), st.integers(-1, 1 << 14), st.integers(-1, SEQUENCE_MODULUS - 1)),
-    st.sampled_from(["none", "zstd"]),
-)
-def test_a_record_alone_is_built_as_among_columns(
-    key: bytes | None,
-    value: bytes | None,
-    time: int,
-    transactional: bool,
-    producer: tuple[int, int, int],
-    compression: Any,
-) -> None:
-    producer_id, epoch, sequence = producer
-    named = {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": sequence}
-    options: dict[str, Any] = {**named, "transactional": transactional, "compression": compression}
-    expected = build_batch([key], [value], timestamps_ms=time, **options)
-    assert build_record(key, value, timestamp_ms=time, **options) == expected
-
-
-def test_a_record_alone_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UnsupportedCompressionError):
-        build_record(None, b"", timestamp_ms=0, compression="lzma")  # type: ignore[arg-type]
-    out = bytearray(200)
-    sizes = [(-1, 1 << 31), (1 << 31, -1)]
-    for key, value in sizes:
-        arguments = (ffi.from_buffer(out), len(out), ffi.NULL, key, ffi.NULL, value)
-        assert lib.isr_batch_build_one(*arguments, 0, -1, -1, -1, 0) == -1
+def test_records_that_are_too_large_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_build, "_RECORD_FIELDS", -1)
-    said = pytest.raises(BatchTooLargeError, match="1 records of 7 bytes do not fit one record batch")
-    with said:
+    with pytest.raises(BatchTooLargeError, match="1 records of 7 bytes do not fit one record batch"):
         build_batch([b"key"], [b"1234"], timestamps_ms=0)
-    with said:
-        build_record(b"key", b"1234", timestamp_ms=0)
-    with pytest.raises(BatchTooLargeError, match="1 records of 0 bytes"):
-        build_record(None, None, timestamp_ms=0)
 
 
 def test_unequal_columns_are_refused() -> None:

@@ -139,7 +139,7 @@ async def test_a_transaction_without_a_transactional_id_is_refused(
     seal = _batch.Batch.seal
 
     def transactional(self: _batch.Batch, *given: Any) -> None:
-        seal(self, *given[:4], True)
+        seal(self, *given[:3], True)
 
     monkeypatch.setattr(_batch.Batch, "seal", transactional)
     store = f"memory://{tmp_path.name}"

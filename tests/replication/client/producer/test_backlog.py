@@ -252,10 +252,10 @@ async def test_what_waits_behind_full_windows_goes_to_all_partitions():
 
 
 async def test_what_waits_goes_to_a_partition_in_long_runs():
-    """In batches of `batch_size` it would be ten records at a time."""
+    """In batches of `batch_size` it would be twenty records at a time."""
     found = await waiting(1, 3, 6_000)
     runs = [len(list(run)) for _, run in itertools.groupby(found)]
-    assert 100 < sorted(runs)[len(runs) // 2] < 200, "sixteen times as many"
+    assert 200 < sorted(runs)[len(runs) // 2] < 400, "sixteen times as many"
 
 
 async def test_a_batch_that_waits_doubles(monkeypatch):
@@ -276,7 +276,7 @@ async def test_a_batch_that_waits_doubles(monkeypatch):
 
 async def test_the_first_batches_go_to_one_partition_each():
     """One that has nothing on its way is quicker than one that has."""
-    found = await waiting(1, 12, 120)
+    found = await waiting(1, 12, 240)
     assert len(set(found)) >= 11
 
 

@@ -21,34 +21,35 @@ from insync.replication.client import (
     Producer,
 )
 from insync.replication.client.producer import _batch
+from insync.replication.client.producer._batch import Batch
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
+from insync.storage.batch import records
 from insync.transport import Connection
 
 from ..fake_cluster import fake_cluster
 from ..faults import disconnect, fail_with, random_faults
 
 
-def failing(real: Callable[..., Any], bad: Callable[[Any], bool], error: Exception) -> Callable[..., Any]:
-    """A codec (or what else makes bytes) that does not like some values."""
+def failing(bad: Callable[[bytes], bool], error: Exception) -> Callable[..., None]:
+    """A `Batch.seal` that does not like some values."""
+    real = Batch.seal
 
-    def build(*arguments: Any, **options: Any) -> Any:
-        # The values, or the only one, are the last of what stands without a name.
-        values = arguments[-1]
-        if any(map(bad, values if isinstance(values, list) else [values])):
+    def seal(batch: Batch, *arguments: Any) -> None:
+        real(batch, *arguments)
+        assert batch.data is not None
+        if any(record.value is not None and bad(record.value) for record in records(batch.data)):
+            batch.data = None
             raise error
-        return real(*arguments, **options)
 
-    return build
+    return seal
 
 
 @pytest.fixture
 def hostile_codec(monkeypatch: pytest.MonkeyPatch) -> None:
     """No batch with a value that begins with "bad" can be built, be it small or large."""
     error = MemoryError("no room for a batch")
-    for name in ("build_batch", "build_batch_into", "build_record"):
-        real = getattr(_batch, name)
-        monkeypatch.setattr(_batch, name, failing(real, lambda value: value.startswith(b"bad"), error))
+    monkeypatch.setattr(Batch, "seal", failing(lambda value: value.startswith(b"bad"), error))
 
 
 @pytest.mark.parametrize("acks", ["all", 1, 0])
@@ -128,7 +129,7 @@ def test_what_can_be_built_arrives_once_and_in_order_among_faults(seed: int, bad
 
     with pytest.MonkeyPatch.context() as patch:
         error = ValueError("the codec does not like it")
-        patch.setattr(_batch, "build_batch", failing(_batch.build_batch, unbuildable.__contains__, error))
+        patch.setattr(Batch, "seal", failing(unbuildable.__contains__, error))
         trio.run(main)
 
 

@@ -28,9 +28,8 @@ from insync.replication.client import (
     UnknownTopicError,
 )
 from insync.replication.client.consumer import put_back, put_back_batches
-from insync.replication.client.producer import _joining
 from insync.replication.client.threads._elsewhere import undo_step
-from insync.replication.client.threads._handover import HandedOver, Handover, RecordQueue
+from insync.replication.client.threads._handover import HandedOver, Handover
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
 
@@ -283,8 +282,7 @@ def test_who_waits_for_room_is_woken_by_the_end(threaded):
     assert woken.wait(PATIENCE)
 
 
-@pytest.mark.parametrize("queue", [RecordQueue, _joining.RecordQueue])
-def test_a_record_that_is_queued_as_the_thread_ends_is_not_forgotten(queue):
+def test_a_record_that_is_queued_as_the_thread_ends_is_not_forgotten():
     """Who queues it has found the producer open; the thread ends before it is in the queue, or after."""
     early, late = HandedOver(), HandedOver()
 
@@ -300,10 +298,8 @@ def test_a_record_that_is_queued_as_the_thread_ends_is_not_forgotten(queue):
         def post(self, function):
             return None
 
-    handover = Handover(
-        Ending(), lambda: SimpleNamespace(intake=SimpleNamespace(joiner=None)), 1000, HandedOver
-    )
-    handover._queue = queue(1 << 20)
+    intake = SimpleNamespace(is_plain=False)
+    handover = Handover(Ending(), lambda: SimpleNamespace(intake=intake), 1000, HandedOver)
     assert handover.offer(early, "t", b"x", None, (), None, None)
     assert not early.done()
     told = []

@@ -1,4 +1,4 @@
-"""The queue between threads and their producer, in Python and in C, and the short way into it."""
+"""The queue between threads and their producer, and the short way into it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ import pytest
 from insync.replication.client import BlockingProducer, ClosedError, InvalidArgumentError
 from insync.replication.client._settings import ProducerSettings
 from insync.replication.client.connection._cluster import Leader, Topic
-from insync.replication.client.producer import _accumulator, _joining
+from insync.replication.client.producer import _joining
 from insync.replication.client.producer._accumulator import Accumulator
-from insync.replication.client.threads import _handover as module
-from insync.replication.client.threads._handover import CLOSED, FIRST, FULL, QUEUED, HandedOver, RecordQueue
+from insync.replication.client.producer._joining import RecordQueue
+from insync.replication.client.threads._handover import CLOSED, FIRST, FULL, QUEUED, HandedOver
 from insync.replication.client.threads._producer import BlockingDelivery
 from insync.replication.core.messages import Kind
+from insync.storage.batch import records
 
 from ..faults import answer_after
 from ..threaded_cluster import ThreadedCluster, threaded_cluster
+from .slow_queue import SlowQueue
 
 PATIENCE = 20
-KINDS = [RecordQueue, _joining.RecordQueue]
+KINDS = [SlowQueue, RecordQueue]
+"""What holds for one holds for the other."""
 ARGUMENTS = ("t", b"v", None, (), None, None)
 
 
@@ -144,20 +147,17 @@ def test_a_child_hears_each_time_that_its_parents_producer_is_not_its_own(thread
     assert threaded.cluster.topics["t"][0].values() == [b"x", b"y"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_queue_refuses_what_is_no_record(kind: Any) -> None:
-    if kind is _joining.RecordQueue:
-        with pytest.raises(TypeError):
-            kind(100).offer(HandedOver(), 1, 0.0, None)
-        with pytest.raises(TypeError):
-            kind(100).move(None)
-        with pytest.raises(TypeError, match="no class of records"):
-            entrance(kind=dict)
-        with pytest.raises(AttributeError, match="_producer"):
-            entrance(kind=HandedOver)
-        with pytest.raises((TypeError, AttributeError)):
-            _joining.bind_records(dict)  # type: ignore[arg-type]
-    assert not kind(100)
+def test_a_queue_refuses_what_is_no_record() -> None:
+    queue = RecordQueue(100)
+    with pytest.raises(TypeError):
+        queue.offer(HandedOver(), 1, 0.0, None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        queue.offer("a record", 1, 0.0, ARGUMENTS)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        queue.move(None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="no class of records"):
+        entrance(kind=dict)
+    assert not queue
 
 
 def entrance(most: int = 4096, **other: Any) -> SimpleNamespace:
@@ -165,20 +165,18 @@ def entrance(most: int = 4096, **other: Any) -> SimpleNamespace:
     settings = ProducerSettings(buffer_memory=1 << 20, batch_size=most, max_request_size=most)
     accumulator = Accumulator(settings, lambda at: None)
     accumulator.add_topic(Topic("t", "id", [Leader(0, 1)]))
+    accumulator.direct = True
     called: list[int] = []
     made = SimpleNamespace(
         accumulator=accumulator,
-        queue=_joining.RecordQueue(10_000),
-        joiner=_joining.Joiner(accumulator),
-        producer=SimpleNamespace(_closed=False),
+        queue=RecordQueue(10_000),
         portal=SimpleNamespace(closed=False),
         called=called,
         begin=lambda: called.append(1),
     )
     arguments = {
         "queue": made.queue,
-        "joiner": made.joiner,
-        "producer": made.producer,
+        "accumulator": accumulator,
         "portal": made.portal,
         "begin": lambda: made.begin(),
         "kind": BlockingDelivery,
@@ -213,7 +211,7 @@ def test_the_entrance_takes_plain_records_only() -> None:
         assert made.enter(made, *refused) is None
     for what, name, value in (
         (made.portal, "closed", True),
-        (made.producer, "_closed", True),
+        (made.accumulator, "direct", False),
         (made.accumulator, "barred", InvalidArgumentError("not now")),
     ):
         before = getattr(what, name)
@@ -269,21 +267,23 @@ async def test_records_move_into_their_batches_until_one_needs_more() -> None:
     behind = made.enter(made, "t", b"behind", None)
     told: list[object] = []
     taken[3]._callbacks = [told.append]
-    assert made.queue.move(made.joiner) == 5 * 201
+    assert made.queue.move(made.accumulator) == 5 * 201
     assert [each._delivery._index for each in taken] == [1, 2, 3, 4, 5]
     assert taken[3]._callbacks is None
     assert late._delivery is None and behind._delivery is None
     made.queue.popleft()
     made.accumulator.barred = InvalidArgumentError("not now")
-    assert made.queue.move(made.joiner) == 0
+    assert made.queue.move(made.accumulator) == 0
     made.accumulator.barred = None
     made.accumulator.waiting = 1
-    assert made.queue.move(made.joiner) == 0
+    assert made.queue.move(made.accumulator) == 0
     made.accumulator.waiting = 0
-    assert made.queue.move(made.joiner) == 206
+    assert made.queue.move(made.accumulator) == 206
     assert behind._delivery._index == 6
     (batch,) = made.accumulator.pending
-    assert batch.values == [b"opens a batch", b"0", b"1", b"2", b"3", b"4", b"behind"]
+    batch.seal(None, -1, "none")
+    values = [each.value for each in records(batch.data)]
+    assert values == [b"opens a batch", b"0", b"1", b"2", b"3", b"4", b"behind"]
 
 
 async def test_an_error_of_a_callback_goes_on() -> None:
@@ -291,7 +291,7 @@ async def test_an_error_of_a_callback_goes_on() -> None:
     made.accumulator.try_append("t", b"opens a batch", None, (), None, None)
     made.enter(made, "t", b"v", None)._callbacks = 7
     with pytest.raises(TypeError, match="not iterable"):
-        made.queue.move(made.joiner)
+        made.queue.move(made.accumulator)
     assert not made.queue
 
 
@@ -308,17 +308,15 @@ async def test_references_are_given_back() -> None:
             made.enter(made, topic, value, None)
             made.enter(made, "other", value, None)
             if len(made.queue) > 20:
-                made.queue.move(made.joiner)
+                made.queue.move(made.accumulator)
                 made.queue.first()
                 made.queue.waiting()
                 items(made.queue)
                 made.queue.settle(made.queue.queued)
-        made.queue.move(made.joiner)
+        made.queue.move(made.accumulator)
         items(made.queue)
         made.queue.settle(made.queue.queued)
-        assert len(batch.values) > 300
-        batch.values.clear()
-        batch.keys, batch.size, made.accumulator.used = None, 100, 100
+        assert batch.count > 300
 
     def held() -> list[int]:
         gc.collect()
@@ -337,7 +335,7 @@ async def test_references_are_given_back() -> None:
 async def test_a_queue_that_refers_to_itself_is_collected() -> None:
     value, made = b"".join([b"a", b"b"]), [entrance()]
     made[0].enter(made, "t", value, None)._callbacks = made
-    made[0].queue.offer(made[0].queue, 1, 0.0, (made[0].queue,))
+    made[0].queue.offer(HandedOver(), 1, 0.0, (made[0].queue,))
     count = sys.getrefcount(value)
     made.clear()
     gc.collect()
@@ -350,17 +348,7 @@ def threaded() -> Iterator[ThreadedCluster]:
         yield cluster
 
 
-@pytest.fixture(params=["C", "Python"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "Python":
-        from insync.replication.client.producer import producer
-
-        for each in (_accumulator, producer, module):
-            monkeypatch.setattr(each, "_joining", None)
-    return request.param
-
-
-def test_threads_send_in_order_whichever_way(way: str, threaded: ThreadedCluster) -> None:
+def test_threads_send_in_order(threaded: ThreadedCluster) -> None:
     """Records with and without more to say, with keys, behind full memory."""
     with BlockingProducer(threaded.urls, buffer_memory=20_000, linger_ms=0) as producer:
         producer.prepare("t")
@@ -376,15 +364,13 @@ def test_threads_send_in_order_whichever_way(way: str, threaded: ThreadedCluster
             else:
                 sent.append(producer.send("t", value))
         offsets = [each.result(PATIENCE).offset for each in sent]
-        assert (producer._handover.entrance is not None) == (way == "C")
+        assert producer._handover.entrance is not None
     assert offsets == list(range(500))
     values = threaded.cluster.topics["t"][0].values()
     assert [value and value.rstrip(b"x") for value in values] == [b"%d" % number for number in range(500)]
 
 
-def test_functions_of_the_user_see_each_record_in_the_calling_thread(
-    way: str, threaded: ThreadedCluster
-) -> None:
+def test_functions_of_the_user_see_each_record_in_the_calling_thread(threaded: ThreadedCluster) -> None:
     seen: list[tuple[object, int]] = []
 
     def serialize(value: Any) -> bytes:
@@ -408,7 +394,7 @@ def test_functions_of_the_user_see_each_record_in_the_calling_thread(
         assert {who for _, who in seen} == {threading.get_ident()}
 
 
-def test_a_closed_producer_refuses_whichever_way(way: str, threaded: ThreadedCluster) -> None:
+def test_a_closed_producer_refuses(threaded: ThreadedCluster) -> None:
     threaded.do(lambda: threaded.cluster.nodes[0].script(Kind.PRODUCE, *[answer_after(0.0)]))
     with BlockingProducer(threaded.urls) as producer:
         producer.send("t", b"x")
