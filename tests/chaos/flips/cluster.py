@@ -18,7 +18,7 @@ import trio
 from insync.replication import Admin, Consumer, Producer
 from insync.replication.core.coordination.routing import GROUP_TOPIC, TRANSACTION_TOPIC
 from insync.storage.directory import CLEAN_SHUTDOWN
-from insync.storage.folder._checkpoints import CLEANED
+from insync.storage.folder._checkpoints import NAMES
 from insync.storage.folder._partition_folder import write_metadata
 from tests.processes import NodeProcess, cluster, start_again
 
@@ -87,7 +87,9 @@ async def make_template(root: Path, ending: Ending) -> Template:
         async with Admin(_servers(nodes)) as admin:
             await _write(nodes, known, "second")
             await _reach(lambda: _is_whole(admin), "every replica is in sync")
-            await _reach(partial(_is_compacted, root), "every replica is compacted")
+            await _reach(
+                partial(_has_checkpoints, root), "every replica is compacted, every checkpoint written"
+            )
         await _end(nodes, ending)
         # By processes that end a moment after the nodes.
         await _reach(partial(_is_closed, root / STORE), "the store is closed")
@@ -159,9 +161,9 @@ async def _is_whole(admin: Admin) -> bool:
     return all(sorted(part.isr) == sorted(part.replicas) for info in infos for part in info.partitions)
 
 
-async def _is_compacted(root: Path) -> bool:
+async def _has_checkpoints(root: Path) -> bool:
     await trio.lowlevel.checkpoint()
-    return all((root / f"node-{each}" / CLEANED).exists() for each in NODES)
+    return all((root / f"node-{each}" / name).exists() for each in NODES for name in NAMES)
 
 
 async def _is_closed(store: Path) -> bool:

@@ -9,8 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -189,12 +191,18 @@ def test_programs_get_one_line_with_the_store_and_the_metrics(tmp_path: Path) ->
         told = json.loads(run.wait_for_line('"event": "ready"'))
         assert told["store"].startswith("sqlite://") and len(told["servers"]) == 2
         for node in told["nodes"]:
-            with urllib.request.urlopen(f"http://{node['metrics']}/ready", timeout=10) as answer:
-                assert answer.status == 200
+            in_the_end(partial(is_ready, node["metrics"]))
             assert Path(node["log"]).exists()
         run.signal(signal.SIGINT)
         assert run.finish() == 130
     assert not list(run.temporary.iterdir())
+
+
+def is_ready(place: str) -> None:
+    try:
+        urllib.request.urlopen(f"http://{place}/ready", timeout=10).close()
+    except urllib.error.HTTPError as error:
+        raise AssertionError(error.read()) from error
 
 
 @pytest.mark.slow
