@@ -9,8 +9,8 @@ joining = Extension(
 )
 framing = Extension(
     "insync.transport._framing",
-    [f"csrc/{name}.c" for name in ("isr_framing", "isr_outgoing", "isr_crc32c")],
-    depends=["csrc/isr_framing.h", "csrc/isr_slots.h", "csrc/isr_crc32c.h"],
+    [f"csrc/{name}.c" for name in ("isr_framing", "isr_crc32c")],
+    depends=["csrc/isr_crc32c.h"],
     extra_compile_args=FLAGS.split(),
 )
 

@@ -1,47 +1,20 @@
-/* `insync.transport._framing`: plain frames are taken out of a link's buffer, and made.
+/* `insync.transport._framing`: frames as bytes, and the plain ones taken out of a link's buffer.
  *
- * Everything here has a twin in Python that does the same. `take_frames` does what `StreamLink._parse` does, to the same
- * fields of the same objects, whose offsets `bind` looks up once: no state is kept in C. What is not a whole, small and
- * right frame is left to Python, which decides what becomes of it and words the errors. The functions in isr_outgoing.c
- * call their twins for what is not plain.
+ * transport/frames.py shows the layout of a frame. A plain frame is whole, small and right. At the first one that is not,
+ * `take_frames` stops: Python decides what becomes of it, and words the errors.
  */
-#include "isr_framing.h"
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
 
-/* StreamLink */
-enum { BUFFER, START, END, PARTIAL, READY, HEADER, MISSING, NEXT_HEAD, IS_BEHIND, IS_HELD_BACK, LARGE, LIMITS };
-static Field of_link[] = {{"_buffer", 0},    {"_start", 0},        {"_end", 0},   {"_partial", 0}, {"_ready", 0},
-                          {"_header", 0},    {"_missing", 0},      {"_next_head", 0},
-                          {"_is_behind", 0}, {"_is_held_back", 0}, {"_large", 0}, {"limits", 0},   {NULL, 0}};
-/* Limits */
-enum { MAX_BODY, MAX_PAYLOAD };
-static Field of_limits[] = {{"max_body_bytes", 0}, {"max_payload_bytes", 0}, {NULL, 0}};
-/* Header */
-enum { TYPE, KIND, KIND_VERSION, FLAGS, CORR, BODY_LENGTH, AUX, PAYLOAD_LENGTH, BODY_CRC, PAYLOAD_CRC, MAX_RESPONSE, SIZE };
-static Field of_header[] = {{"type", 0},     {"kind", 0},        {"kind_version", 0}, {"flags", 0}, {"corr", 0},
-                            {"body_length", 0}, {"aux", 0},      {"payload_length", 0},
-                            {"body_crc", 0}, {"payload_crc", 0}, {"max_response", 0}, {"size", 0},  {NULL, 0}};
-/* Frame */
-enum { F_HEADER, F_BODY, F_PAYLOAD };
-static Field of_frame[] = {{"header", 0}, {"body", 0}, {"payload", 0}, {NULL, 0}};
-/* EmptyPayload */
-enum { IS_RELEASED };
-static Field of_empty[] = {{"_is_released", 0}, {NULL, 0}};
-/* BufferPayload */
-enum { P_BUFFER, P_POOL, P_VIEW, P_NBYTES };
-static Field of_payload[] = {{"_buffer", 0}, {"_pool", 0}, {"_view", 0}, {"nbytes", 0}, {NULL, 0}};
+#include "isr_crc32c.h"
 
-static struct {
-    const char *name;
-    Field *fields;
-    int is_made; /* here, so that it must have no other fields */
-    PyTypeObject *type;
-} classes[] = {
-    {"link", of_link, 0, NULL},   {"limits", of_limits, 0, NULL}, {"header", of_header, 1, NULL},
-    {"frame", of_frame, 1, NULL}, {"empty", of_empty, 1, NULL},   {"payload", of_payload, 1, NULL},
-};
-enum { LINK_TYPE, LIMITS_TYPE, HEADER_TYPE, FRAME_TYPE, EMPTY_TYPE, PAYLOAD_TYPE, TYPES };
-
-static Py_ssize_t most_at_once;
+#define MAGIC 0x5249u
+#define HEADER_SIZE 48
+#define SEALED 44 /* bytes of a header that its own CRC covers */
+#define HEADER_WORDS 6
+#define MAX_HEADER_WORDS 32
+#define HAS_PAYLOAD_CRC 1
 
 static inline uint16_t read16(const uint8_t *p)
 {
@@ -58,269 +31,478 @@ static inline uint64_t read64(const uint8_t *p)
     return read32(p) | (uint64_t)read32(p + 4) << 32;
 }
 
-static PyObject *made(int kind)
+static inline void write32(uint8_t *p, uint32_t value)
 {
-    return classes[kind].type->tp_alloc(classes[kind].type, 0);
+    for (int at = 0; at < 4; at++)
+        p[at] = (uint8_t)(value >> 8 * at);
 }
 
-/* Into a new object; whether there is such a value. */
-static inline int put(PyObject *of, const Field *field, PyObject *value)
+static inline void write64(uint8_t *p, uint64_t value)
 {
-    *(PyObject **)((char *)of + field->offset) = value;
-    return value != NULL;
+    write32(p, (uint32_t)value);
+    write32(p + 4, (uint32_t)(value >> 32));
 }
 
-static inline int put_number(PyObject *of, const Field *field, uint64_t value)
-{
-    return put(of, field, PyLong_FromUnsignedLongLong(value));
-}
-
-/* NULL with an error set, as all that follow. */
-static PyObject *header_of(const uint8_t *p)
-{
-    PyObject *header = made(HEADER_TYPE);
-    if (header == NULL)
-        return NULL;
-    if (put_number(header, &of_header[TYPE], p[3]) && put_number(header, &of_header[KIND], read16(p + 4)) &&
-        put_number(header, &of_header[KIND_VERSION], p[6]) && put_number(header, &of_header[FLAGS], p[7]) &&
-        put_number(header, &of_header[CORR], read64(p + 8)) &&
-        put_number(header, &of_header[BODY_LENGTH], read32(p + 16)) &&
-        put_number(header, &of_header[AUX], read32(p + 20)) &&
-        put_number(header, &of_header[PAYLOAD_LENGTH], read64(p + 24)) &&
-        put_number(header, &of_header[BODY_CRC], read32(p + 32)) &&
-        put_number(header, &of_header[PAYLOAD_CRC], read32(p + 36)) &&
-        put_number(header, &of_header[MAX_RESPONSE], (uint64_t)read32(p + 40) << 10) &&
-        put_number(header, &of_header[SIZE], (uint64_t)p[2] * 8))
-        return header;
-    Py_DECREF(header);
-    return NULL;
-}
-
-static PyObject *payload_of(const uint8_t *p, Py_ssize_t length)
-{
-    PyObject *payload = made(length ? PAYLOAD_TYPE : EMPTY_TYPE), *copy, *view;
-    if (payload == NULL)
-        return NULL;
-    if (!length) {
-        put(payload, &of_empty[IS_RELEASED], Py_NewRef(Py_False));
-        return payload;
-    }
-    put(payload, &of_payload[P_BUFFER], Py_NewRef(Py_None));
-    put(payload, &of_payload[P_POOL], Py_NewRef(Py_None));
-    copy = PyBytes_FromStringAndSize((const char *)p, length);
-    view = copy == NULL ? NULL : PyMemoryView_FromObject(copy);
-    Py_XDECREF(copy);
-    if (put(payload, &of_payload[P_VIEW], view) && put_number(payload, &of_payload[P_NBYTES], (uint64_t)length))
-        return payload;
-    Py_DECREF(payload);
-    return NULL;
-}
-
-static PyObject *frame_of(const uint8_t *p, Py_ssize_t size, Py_ssize_t body, Py_ssize_t payload)
-{
-    PyObject *frame = made(FRAME_TYPE);
-    if (frame == NULL)
-        return NULL;
-    if (put(frame, &of_frame[F_HEADER], header_of(p)) &&
-        put(frame, &of_frame[F_BODY], PyBytes_FromStringAndSize((const char *)p + size, body)) &&
-        put(frame, &of_frame[F_PAYLOAD], payload_of(p + size + body, payload)))
-        return frame;
-    Py_DECREF(frame);
-    return NULL;
-}
+/* ---- Header ---- */
 
 typedef struct {
-    long long body, payload, large;
-} Bounds;
+    PyObject_HEAD
+    unsigned long long corr, payload_length, max_response;
+    unsigned int body_length, aux, body_crc, payload_crc;
+    unsigned short kind, size;
+    unsigned char type, kind_version, flags;
+} Header;
 
-/* The frame at the beginning of some bytes, and how long it is. NULL with no error set: they begin with something else. */
-static PyObject *plain_frame(const uint8_t *p, Py_ssize_t there, const Bounds *bounds, Py_ssize_t *length)
+static PyMemberDef header_members[] = {
+    {"type", T_UBYTE, offsetof(Header, type), READONLY, PyDoc_STR("A `FrameType`, or one of another time.")},
+    {"kind", T_USHORT, offsetof(Header, kind), READONLY, NULL},
+    {"kind_version", T_UBYTE, offsetof(Header, kind_version), READONLY, NULL},
+    {"flags", T_UBYTE, offsetof(Header, flags), READONLY, PyDoc_STR("See `Flag`.")},
+    {"corr", T_ULONGLONG, offsetof(Header, corr), READONLY, PyDoc_STR("The correlation number.")},
+    {"body_length", T_UINT, offsetof(Header, body_length), READONLY, NULL},
+    {"aux", T_UINT, offsetof(Header, aux), READONLY, PyDoc_STR("Remaining milliseconds, or a status.")},
+    {"payload_length", T_ULONGLONG, offsetof(Header, payload_length), READONLY, NULL},
+    {"body_crc", T_UINT, offsetof(Header, body_crc), READONLY, NULL},
+    {"payload_crc", T_UINT, offsetof(Header, payload_crc), READONLY, NULL},
+    {"max_response", T_ULONGLONG, offsetof(Header, max_response), READONLY, PyDoc_STR("Bytes.")},
+    {"size", T_USHORT, offsetof(Header, size), READONLY, PyDoc_STR("Bytes of the header itself.")},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyTypeObject HeaderType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "insync.transport._framing.Header",
+    .tp_doc = PyDoc_STR("A frame's header, decoded."),
+    .tp_basicsize = sizeof(Header),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_members = header_members,
+};
+
+enum { RIGHT, NO_FRAME, DAMAGED, BAD_WORDS };
+
+/* Of HEADER_SIZE bytes. */
+static int judge_header(const uint8_t *p)
 {
-    if (there < ISR_HEADER_SIZE || read16(p) != ISR_MAGIC || isr_crc32c(0, p, ISR_SEALED) != read32(p + ISR_SEALED) ||
-        p[2] < ISR_HEADER_WORDS || p[2] > ISR_MAX_HEADER_WORDS)
-        return NULL;
-    uint64_t announced = read64(p + 24), rest = (uint64_t)there;
-    uint32_t body = read32(p + 16), size = p[2] * 8u;
-    if (announced > rest || size + (uint64_t)body + announced > rest)
-        return NULL;
-    /* What is there has a length of the machine's. */
-    Py_ssize_t payload = (Py_ssize_t)announced;
-    if (body > bounds->body || payload > bounds->payload || payload >= bounds->large)
-        return NULL;
-    if (body && isr_crc32c(0, p + size, body) != read32(p + 32))
-        return NULL;
-    if (p[7] & ISR_PAYLOAD_CRC && isr_crc32c(0, p + size + body, announced) != read32(p + 36))
-        return NULL;
-    *length = (Py_ssize_t)size + body + payload;
-    return frame_of(p, size, body, payload);
+    if (read16(p) != MAGIC)
+        return NO_FRAME;
+    if (isr_crc32c(0, p, SEALED) != read32(p + SEALED))
+        return DAMAGED;
+    return p[2] < HEADER_WORDS || p[2] > MAX_HEADER_WORDS ? BAD_WORDS : RIGHT;
 }
 
-/* The bytes between the link's `_start` and `_end`, as far as Python would read them as such. 0: it must look itself. */
-static int held(PyObject *link, Py_buffer *buffer, long long *start, long long *end)
+static Header *make_header(const uint8_t *p)
 {
-    PyObject *view = get(link, &of_link[BUFFER]);
-    if (!whole(get(link, &of_link[START]), start) || !whole(get(link, &of_link[END]), end) || view == NULL ||
-        !PyMemoryView_Check(view))
-        return 0;
-    if (PyObject_GetBuffer(view, buffer, PyBUF_SIMPLE) < 0) {
-        PyErr_Clear();
-        return 0;
+    Header *header = PyObject_New(Header, &HeaderType);
+    if (header == NULL)
+        return NULL;
+    header->size = (unsigned short)(p[2] * 8);
+    header->type = p[3];
+    header->kind = read16(p + 4);
+    header->kind_version = p[6];
+    header->flags = p[7];
+    header->corr = read64(p + 8);
+    header->body_length = read32(p + 16);
+    header->aux = read32(p + 20);
+    header->payload_length = read64(p + 24);
+    header->body_crc = read32(p + 32);
+    header->payload_crc = read32(p + 36);
+    header->max_response = (unsigned long long)read32(p + 40) << 10;
+    return header;
+}
+
+static PyObject *decode_header(PyObject *Py_UNUSED(module), PyObject *raw)
+{
+    if (!PyBytes_Check(raw) || PyBytes_GET_SIZE(raw) != HEADER_SIZE)
+        return PyErr_Format(PyExc_ValueError, "a header has %d bytes", HEADER_SIZE);
+    const uint8_t *p = (const uint8_t *)PyBytes_AS_STRING(raw);
+    int wrong = judge_header(p);
+    return wrong ? PyLong_FromLong(wrong) : (PyObject *)make_header(p);
+}
+
+/* ---- encode_header ---- */
+
+enum { FRAME_TYPE, CORR, KIND, KIND_VERSION, FLAGS, AUX, PAYLOAD_LENGTH, PAYLOAD_CRC, MAX_RESPONSE, BODY, ARGUMENTS };
+static const struct {
+    const char *name;
+    unsigned long long most;
+} arguments[ARGUMENTS] = {
+    {"frame_type", UINT8_MAX}, {"corr", UINT64_MAX}, {"kind", UINT16_MAX},
+    {"kind_version", UINT8_MAX}, {"flags", UINT8_MAX}, {"aux", UINT32_MAX},
+    {"payload_length", UINT64_MAX}, {"payload_crc", UINT32_MAX}, {"max_response", (unsigned long long)UINT32_MAX << 10},
+    {"body", 0},
+};
+static PyObject *argument_names[ARGUMENTS];
+
+/* Which one of those that are given by name, or -1 with an error set. */
+static int argument_of(PyObject *name)
+{
+    for (int which = KIND; which < ARGUMENTS; which++)
+        if (name == argument_names[which])
+            return which;
+    /* A caller's names are interned, mostly. */
+    for (int which = KIND; which < ARGUMENTS; which++)
+        if (PyUnicode_Compare(name, argument_names[which]) == 0)
+            return which;
+    PyErr_Format(PyExc_TypeError, "encode_header() has no argument %R", name);
+    return -1;
+}
+
+static int read_argument(int which, PyObject *object, unsigned long long *value)
+{
+    PyObject *number = PyNumber_Index(object);
+    if (number == NULL)
+        return -1;
+    *value = PyLong_AsUnsignedLongLong(number);
+    Py_DECREF(number);
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_OverflowError))
+        return -1;
+    if (PyErr_Occurred() || *value > arguments[which].most) {
+        PyErr_Format(PyExc_OverflowError, "%s of a frame is a number from 0 to %llu, not %R", arguments[which].name,
+                     arguments[which].most, object);
+        return -1;
     }
-    if (PyMemoryView_GET_BUFFER(view)->ndim == 1 && buffer->itemsize == 1 && 0 <= *start && *end <= buffer->len)
-        return 1;
-    PyBuffer_Release(buffer);
     return 0;
 }
 
-/* Whether the link still is as it was: while memory is allocated, finalizers may run, and one may close it. */
-static int is_unchanged(PyObject *link, const Py_buffer *buffer, long long start, long long end)
+static PyObject *encode_header(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
-    long long start_now, end_now;
-    return whole(get(link, &of_link[START]), &start_now) && whole(get(link, &of_link[END]), &end_now) &&
-           start_now == start && end_now == end && get(link, &of_link[BUFFER]) == buffer->obj;
+    unsigned long long values[ARGUMENTS] = {0};
+    PyObject *body = NULL;
+    Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
+    if (count != 2)
+        return PyErr_Format(PyExc_TypeError, "encode_header() takes a frame type and a correlation number");
+    for (Py_ssize_t at = 0; at < count + named; at++) {
+        int which = at < count ? (int)at : argument_of(PyTuple_GET_ITEM(names, at - count));
+        if (which < 0)
+            return NULL;
+        if (which == BODY) {
+            if (!PyBytes_Check(args[at]))
+                return PyErr_Format(PyExc_TypeError, "a frame's body is bytes, not %s", Py_TYPE(args[at])->tp_name);
+            body = args[at];
+        } else if (read_argument(which, args[at], &values[which]) < 0) {
+            return NULL;
+        }
+    }
+    Py_ssize_t length = body == NULL ? 0 : PyBytes_GET_SIZE(body);
+    if ((uint64_t)length > UINT32_MAX)
+        return PyErr_Format(PyExc_OverflowError, "a frame's body of %zd bytes", length);
+    PyObject *encoded = PyBytes_FromStringAndSize(NULL, HEADER_SIZE + length);
+    if (encoded == NULL)
+        return NULL;
+    uint8_t *p = (uint8_t *)PyBytes_AS_STRING(encoded);
+    write32(p, MAGIC | HEADER_WORDS << 16 | (uint32_t)values[FRAME_TYPE] << 24);
+    write32(p + 4, (uint32_t)values[KIND] | (uint32_t)values[KIND_VERSION] << 16 | (uint32_t)values[FLAGS] << 24);
+    write64(p + 8, values[CORR]);
+    write32(p + 16, (uint32_t)length);
+    write32(p + 20, (uint32_t)values[AUX]);
+    write64(p + 24, values[PAYLOAD_LENGTH]);
+    write32(p + 32, length ? isr_crc32c(0, PyBytes_AS_STRING(body), (size_t)length) : 0);
+    write32(p + 36, (uint32_t)values[PAYLOAD_CRC]);
+    write32(p + 40, (uint32_t)((values[MAX_RESPONSE] + 1023) >> 10));
+    write32(p + SEALED, isr_crc32c(0, p, SEALED));
+    if (length)
+        memcpy(p + HEADER_SIZE, PyBytes_AS_STRING(body), (size_t)length);
+    return encoded;
 }
 
-/* The frames, where only the beginning of a header is left behind them. Else None, and those that were found wait in
- * `_ready` for Python. */
-static PyObject *take_frames(PyObject *Py_UNUSED(twin), PyObject *link)
+/* ---- payloads on their way out ---- */
+
+/* More than this is summed up while other threads run. */
+#define LONG_PART (64 << 10)
+
+/* Adds one part to the size of a payload and to its CRC, unless that is NULL. 1; 0 for a range of a file; -1 with an error
+ * set. */
+static int add_part(PyObject *part, long long *size, uint32_t *crc)
 {
     Py_buffer buffer;
-    Bounds bounds;
-    long long start, end, at;
-    Py_ssize_t length = 0;
-    if (classes[LINK_TYPE].type == NULL || !PyObject_TypeCheck(link, classes[LINK_TYPE].type))
-        return PyErr_Format(PyExc_TypeError, "the link must be of the class that bind() was told");
-    PyObject *ready = get(link, &of_link[READY]), *limits = get(link, &of_link[LIMITS]);
-    if (get(link, &of_link[PARTIAL]) != Py_None || ready == NULL || !PyList_CheckExact(ready) ||
-        PyList_GET_SIZE(ready) || limits == NULL || Py_TYPE(limits) != classes[LIMITS_TYPE].type ||
-        !whole(get(limits, &of_limits[MAX_BODY]), &bounds.body) ||
-        !whole(get(limits, &of_limits[MAX_PAYLOAD]), &bounds.payload) ||
-        !whole(get(link, &of_link[LARGE]), &bounds.large) || !held(link, &buffer, &start, &end))
-        Py_RETURN_NONE;
-    PyObject *frames = PyList_New(0), *frame = NULL, *now;
-    for (at = start; frames != NULL && PyList_GET_SIZE(frames) < most_at_once; at += length) {
-        frame = plain_frame((const uint8_t *)buffer.buf + at, (Py_ssize_t)(end - at), &bounds, &length);
+    if (!PyBytes_Check(part) && !PyByteArray_Check(part) && !PyMemoryView_Check(part)) {
+        PyObject *length = PyObject_GetAttrString(part, "length");
+        long long more = length == NULL ? -1 : PyLong_AsLongLong(length);
+        Py_XDECREF(length);
+        *size += more;
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    if (PyObject_GetBuffer(part, &buffer, PyBUF_SIMPLE) < 0) {
+        if (PyMemoryView_Check(part) && PyErr_ExceptionMatches(PyExc_BufferError))
+            PyErr_SetString(PyExc_ValueError, "a part of a payload must be contiguous: copy it with bytes() first");
+        return -1;
+    }
+    *size += buffer.len;
+    if (crc != NULL && buffer.len > LONG_PART) {
+        Py_BEGIN_ALLOW_THREADS
+        *crc = isr_crc32c(*crc, buffer.buf, (size_t)buffer.len);
+        Py_END_ALLOW_THREADS
+    } else if (crc != NULL && buffer.len) {
+        *crc = isr_crc32c(*crc, buffer.buf, (size_t)buffer.len);
+    }
+    PyBuffer_Release(&buffer);
+    return 1;
+}
+
+/* Whether all parts are in memory, -1 with an error set. Of `crc` nothing is known where they are not. */
+static int sum_up(PyObject *parts, long long *size, uint32_t *crc)
+{
+    int in_memory = 1;
+    PyObject *all = PySequence_Fast(parts, "the parts of a payload are a sequence");
+    if (all == NULL)
+        return -1;
+    for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(all); at++) {
+        int added = add_part(PySequence_Fast_GET_ITEM(all, at), size, in_memory ? crc : NULL);
+        if (added < 0) {
+            Py_DECREF(all);
+            return -1;
+        }
+        in_memory = in_memory && added;
+    }
+    Py_DECREF(all);
+    return in_memory;
+}
+
+static PyObject *size_of(PyObject *Py_UNUSED(module), PyObject *parts)
+{
+    long long size = 0;
+    return sum_up(parts, &size, NULL) < 0 ? NULL : PyLong_FromLongLong(size);
+}
+
+static PyObject *payload_of(PyObject *Py_UNUSED(module), PyObject *parts)
+{
+    long long size = 0;
+    uint32_t crc = 0;
+    int in_memory = sum_up(parts, &size, &crc);
+    if (in_memory < 0)
+        return NULL;
+    int has_crc = in_memory && PyObject_IsTrue(parts);
+    return Py_BuildValue("(LiI)", size, has_crc ? HAS_PAYLOAD_CRC : 0, has_crc ? crc : 0);
+}
+
+/* ---- Copied: the base of BytesPayload ---- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *data; /* bytes; None once it is released */
+    Py_ssize_t nbytes;
+} Copied;
+
+static int copied_init(Copied *self, PyObject *args, PyObject *named)
+{
+    static char *names[] = {"data", NULL};
+    PyObject *data;
+    if (!PyArg_ParseTupleAndKeywords(args, named, "S", names, &data))
+        return -1;
+    Py_XSETREF(self->data, Py_NewRef(data));
+    self->nbytes = PyBytes_GET_SIZE(data);
+    return 0;
+}
+
+static void copied_dealloc(Copied *self)
+{
+    Py_XDECREF(self->data);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyMemberDef copied_members[] = {
+    {"_data", T_OBJECT, offsetof(Copied, data), 0, NULL},
+    {"nbytes", T_PYSSIZET, offsetof(Copied, nbytes), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyTypeObject CopiedType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "insync.transport._framing.Copied",
+    .tp_doc = PyDoc_STR("Copied(data): bytes of a payload's own."),
+    .tp_basicsize = sizeof(Copied),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_new = PyType_GenericNew,
+    .tp_init = (initproc)copied_init,
+    .tp_dealloc = (destructor)copied_dealloc,
+    .tp_members = copied_members,
+};
+
+/* ---- Frame ---- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *header, *body, *payload;
+} Frame;
+
+static PyTypeObject FrameType;
+
+/* Takes the references, also if it fails; each may be NULL with an error set. */
+static PyObject *make_frame(PyObject *header, PyObject *body, PyObject *payload)
+{
+    Frame *frame = header == NULL || body == NULL || payload == NULL ? NULL : PyObject_GC_New(Frame, &FrameType);
+    if (frame == NULL) {
+        Py_XDECREF(header);
+        Py_XDECREF(body);
+        Py_XDECREF(payload);
+        return NULL;
+    }
+    frame->header = header;
+    frame->body = body;
+    frame->payload = payload;
+    PyObject_GC_Track(frame);
+    return (PyObject *)frame;
+}
+
+static PyObject *frame_new(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObject *named)
+{
+    static char *names[] = {"header", "body", "payload", NULL};
+    PyObject *header, *body, *payload;
+    if (!PyArg_ParseTupleAndKeywords(args, named, "O!SO", names, &HeaderType, &header, &body, &payload))
+        return NULL;
+    return make_frame(Py_NewRef(header), Py_NewRef(body), Py_NewRef(payload));
+}
+
+static int frame_traverse(Frame *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->payload);
+    return 0;
+}
+
+static int frame_clear(Frame *self)
+{
+    Py_CLEAR(self->payload);
+    return 0;
+}
+
+static void frame_dealloc(Frame *self)
+{
+    PyObject_GC_UnTrack(self);
+    Py_XDECREF(self->header);
+    Py_XDECREF(self->body);
+    Py_XDECREF(self->payload);
+    PyObject_GC_Del(self);
+}
+
+static PyMemberDef frame_members[] = {
+    {"header", T_OBJECT_EX, offsetof(Frame, header), READONLY, NULL},
+    {"body", T_OBJECT_EX, offsetof(Frame, body), READONLY, NULL},
+    {"payload", T_OBJECT_EX, offsetof(Frame, payload), READONLY, PyDoc_STR("The taker of the frame releases it.")},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyTypeObject FrameType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "insync.transport._framing.Frame",
+    .tp_doc = PyDoc_STR("Frame(header, body, payload): a received frame."),
+    .tp_basicsize = sizeof(Frame),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = frame_new,
+    .tp_traverse = (traverseproc)frame_traverse,
+    .tp_clear = (inquiry)frame_clear,
+    .tp_dealloc = (destructor)frame_dealloc,
+    .tp_members = frame_members,
+};
+
+/* ---- take_frames ---- */
+
+typedef struct {
+    unsigned long long max_body, max_payload, large;
+    PyTypeObject *payload_type;
+} Plain;
+
+static PyObject *make_payload(const Plain *plain, const uint8_t *p, Py_ssize_t length)
+{
+    Copied *payload = (Copied *)plain->payload_type->tp_alloc(plain->payload_type, 0);
+    if (payload == NULL)
+        return NULL;
+    payload->data = PyBytes_FromStringAndSize((const char *)p, length);
+    payload->nbytes = length;
+    if (payload->data == NULL)
+        Py_CLEAR(payload);
+    return (PyObject *)payload;
+}
+
+/* The frame at the beginning of some bytes, and how long it is. NULL with no error set: they begin with something else. */
+static PyObject *plain_frame(const uint8_t *p, Py_ssize_t there, const Plain *plain, Py_ssize_t *length)
+{
+    if (there < HEADER_SIZE || judge_header(p) != RIGHT)
+        return NULL;
+    uint64_t payload = read64(p + 24), rest = (uint64_t)there;
+    uint32_t body = read32(p + 16), size = p[2] * 8u;
+    if (payload > rest || size + (uint64_t)body + payload > rest)
+        return NULL;
+    if (body > plain->max_body || payload > plain->max_payload || payload >= plain->large)
+        return NULL;
+    if (body && isr_crc32c(0, p + size, body) != read32(p + 32))
+        return NULL;
+    if (p[7] & HAS_PAYLOAD_CRC && isr_crc32c(0, p + size + body, payload) != read32(p + 36))
+        return NULL;
+    *length = (Py_ssize_t)(size + body + payload);
+    PyObject *header = (PyObject *)make_header(p);
+    PyObject *copy = header == NULL ? NULL : PyBytes_FromStringAndSize((const char *)p + size, body);
+    return make_frame(header, copy, copy == NULL ? NULL : make_payload(plain, p + size + body, (Py_ssize_t)payload));
+}
+
+static PyObject *take_frames(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Py_buffer buffer;
+    Plain plain;
+    Py_ssize_t start, end, at, most, length = 0;
+    if (!PyArg_ParseTuple(args, "y*nnKKKnO!:take_frames", &buffer, &start, &end, &plain.max_body, &plain.max_payload,
+                          &plain.large, &most, &PyType_Type, &plain.payload_type))
+        return NULL;
+    PyObject *frames = NULL, *frame = NULL;
+    if (start < 0 || end < start || end > buffer.len)
+        PyErr_Format(PyExc_ValueError, "bytes %zd to %zd of %zd", start, end, buffer.len);
+    else if (!PyType_IsSubtype(plain.payload_type, &CopiedType))
+        PyErr_Format(PyExc_TypeError, "%s is no class of copied payloads", plain.payload_type->tp_name);
+    else
+        frames = PyList_New(0);
+    for (at = start; frames != NULL && PyList_GET_SIZE(frames) < most; at += length) {
+        frame = plain_frame((const uint8_t *)buffer.buf + at, end - at, &plain, &length);
         if (frame == NULL || PyList_Append(frames, frame) < 0)
             break;
         Py_CLEAR(frame);
     }
     Py_XDECREF(frame);
-    if (PyErr_Occurred())
-        goto failed;
-    if (at == start || !is_unchanged(link, &buffer, start, end)) {
-        Py_DECREF(frames);
-        PyBuffer_Release(&buffer);
-        Py_RETURN_NONE;
-    }
-    now = PyLong_FromLongLong(at);
-    if (now == NULL)
-        goto failed;
-    set(link, &of_link[START], now);
-    set(link, &of_link[NEXT_HEAD], PyLong_FromLong(0)); /* small numbers exist already */
-    set(link, &of_link[HEADER], Py_NewRef(Py_None));
-    set(link, &of_link[IS_BEHIND], Py_NewRef(Py_False));
     PyBuffer_Release(&buffer);
-    if (end - at >= ISR_HEADER_SIZE) {
-        set(link, &of_link[READY], frames);
-        Py_RETURN_NONE;
+    if (PyErr_Occurred()) {
+        Py_XDECREF(frames);
+        return NULL;
     }
-    set(link, &of_link[IS_HELD_BACK], Py_NewRef(Py_False));
-    set(link, &of_link[MISSING], PyLong_FromLong(0));
-    return frames;
-failed:
-    Py_XDECREF(frames);
-    PyBuffer_Release(&buffer);
-    return NULL;
+    return Py_BuildValue("(Nn)", frames, at);
 }
 
 /* ---- the module ---- */
 
-/* Whether a class has these fields and no others, so that an object is whole when they are set; -1 with an error set. */
-static int has_only(PyTypeObject *type, const Field *fields)
-{
-    PyObject *slots = PyObject_GetAttrString((PyObject *)type, "__slots__");
-    Py_ssize_t count = 0, known = 0;
-    if (slots == NULL)
-        return -1;
-    if (type->tp_base == &PyBaseObject_Type && PyTuple_CheckExact(slots))
-        for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(slots); at++)
-            count += PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(slots, at), "__weakref__") != 0;
-    Py_DECREF(slots);
-    while (fields[known].name != NULL)
-        known++;
-    if (count == known)
-        return 0;
-    PyErr_Format(PyExc_TypeError, "%s has other fields than csrc/isr_framing.c sets", type->tp_name);
-    return -1;
-}
-
-static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *named)
-{
-    static char *names[] = {"link", "limits", "header", "frame", "empty", "payload", "most", NULL};
-    PyTypeObject *given[TYPES];
-    Py_ssize_t most;
-    if (!PyArg_ParseTupleAndKeywords(args, named, "$O!O!O!O!O!O!n", names, &PyType_Type, &given[0], &PyType_Type,
-                                     &given[1], &PyType_Type, &given[2], &PyType_Type, &given[3], &PyType_Type,
-                                     &given[4], &PyType_Type, &given[5], &most))
-        return NULL;
-    for (int kind = 0; kind < TYPES; kind++)
-        if ((classes[kind].is_made && has_only(given[kind], classes[kind].fields) < 0) ||
-            isr_find_fields(given[kind], classes[kind].fields) < 0)
-            return NULL;
-    for (int kind = 0; kind < TYPES; kind++)
-        Py_XSETREF(classes[kind].type, (PyTypeObject *)Py_NewRef(given[kind]));
-    most_at_once = most;
-    Py_RETURN_NONE;
-}
-
-#define AS_FUNCTION(function) (PyCFunction)(void (*)(void))(function)
-
-static PyMethodDef twins[] = {
-    {"take_frames", take_frames, METH_O, PyDoc_STR("See the twin.")},
-    {"encode_header", AS_FUNCTION(isr_encode_header), METH_FASTCALL | METH_KEYWORDS, PyDoc_STR("See the twin.")},
-    {"size_of", isr_size_of, METH_O, PyDoc_STR("See the twin.")},
-    {"payload_of", isr_payload_of, METH_O, PyDoc_STR("See the twin.")},
-    {"after", AS_FUNCTION(isr_after), METH_FASTCALL, PyDoc_STR("See the twin.")},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyObject *in_front_of(PyObject *Py_UNUSED(module), PyObject *twin)
-{
-    PyObject *name = PyObject_GetAttrString(twin, "__name__"), *made = NULL;
-    if (name == NULL)
-        return NULL;
-    for (PyMethodDef *function = twins; made == NULL && function->ml_name != NULL; function++)
-        if (PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, function->ml_name) == 0) {
-            made = PyCFunction_New(function, twin);
-            if (made == NULL)
-                break;
-        }
-    if (made == NULL && !PyErr_Occurred())
-        PyErr_Format(PyExc_ValueError, "there is no %R in C", name);
-    Py_DECREF(name);
-    return made;
-}
-
 static PyMethodDef functions[] = {
-    {"in_front_of", in_front_of, METH_O,
-     PyDoc_STR("in_front_of(function): the function of that name in C, which calls this one, its twin, for what is not "
-               "plain; the twin is its `__self__`. Raises ValueError where there is none of that name.")},
-    {"bind", AS_FUNCTION(bind), METH_VARARGS | METH_KEYWORDS,
-     PyDoc_STR("bind(*, link, limits, header, frame, empty, payload, most): the classes whose slots are used, and how "
-               "many frames are handed out at once. Raises TypeError where a class has no such slot, or where one "
-               "of which objects are made has others.")},
+    {"encode_header", (PyCFunction)(void (*)(void))encode_header, METH_FASTCALL | METH_KEYWORDS,
+     PyDoc_STR("encode_header(frame_type, corr, *, kind=0, kind_version=0, flags=0, aux=0, body=b'', payload_length=0, "
+               "payload_crc=0, max_response=0): header and body of a frame. Raises OverflowError for a number that does not "
+               "fit its place.")},
+    {"decode_header", decode_header, METH_O,
+     PyDoc_STR("decode_header(raw): the header in 48 bytes, or NO_FRAME, DAMAGED or BAD_WORDS.")},
+    {"size_of", size_of, METH_O,
+     PyDoc_STR("size_of(parts): the bytes of a payload. Raises ValueError for a memoryview with gaps.")},
+    {"payload_of", payload_of, METH_O,
+     PyDoc_STR("payload_of(parts): bytes, flags and CRC of a payload. File ranges have no CRC: computing it would read what "
+               "sendfile need not. Raises ValueError for a memoryview with gaps.")},
+    {"take_frames", take_frames, METH_VARARGS,
+     PyDoc_STR("take_frames(buffer, start, end, max_body, max_payload, large, most, payload_type): the plain frames between "
+               "two positions, at most so many, and the position behind them. It ends at the first that is not whole or not "
+               "right, is above a maximum, or has a payload of `large` bytes or more.")},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "_framing",
-    .m_doc = PyDoc_STR("The way of most frames, in C; see csrc/isr_framing.c."),
+    .m_doc = PyDoc_STR("Frames as bytes; see csrc/isr_framing.c."),
     .m_size = -1,
     .m_methods = functions,
 };
 
 PyMODINIT_FUNC PyInit__framing(void)
 {
-    return isr_prepare_outgoing() < 0 ? NULL : PyModule_Create(&definition);
+    for (int which = 0; which < ARGUMENTS; which++)
+        if ((argument_names[which] = PyUnicode_InternFromString(arguments[which].name)) == NULL)
+            return NULL;
+    PyObject *module = PyModule_Create(&definition);
+    if (module == NULL)
+        return NULL;
+    if (PyModule_AddType(module, &HeaderType) < 0 || PyModule_AddType(module, &FrameType) < 0 ||
+        PyModule_AddType(module, &CopiedType) < 0 || PyModule_AddIntMacro(module, NO_FRAME) < 0 ||
+        PyModule_AddIntMacro(module, DAMAGED) < 0 || PyModule_AddIntMacro(module, BAD_WORDS) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
 }

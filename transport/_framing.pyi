@@ -1,16 +1,77 @@
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Final, TypeVar
 
-F = TypeVar("F", bound=Callable[..., Any])
+from typing_extensions import Buffer
 
-def in_front_of(twin: F, /) -> F: ...
-def bind(
+from .parts import Part, Payload
+
+NO_FRAME: Final = 1
+DAMAGED: Final = 2
+BAD_WORDS: Final = 3
+
+P = TypeVar("P", bound=Copied)
+
+class Header:
+    @property
+    def type(self) -> int: ...
+    @property
+    def kind(self) -> int: ...
+    @property
+    def kind_version(self) -> int: ...
+    @property
+    def flags(self) -> int: ...
+    @property
+    def corr(self) -> int: ...
+    @property
+    def body_length(self) -> int: ...
+    @property
+    def aux(self) -> int: ...
+    @property
+    def payload_length(self) -> int: ...
+    @property
+    def body_crc(self) -> int: ...
+    @property
+    def payload_crc(self) -> int: ...
+    @property
+    def max_response(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+
+class Frame:
+    header: Header
+    body: bytes
+    payload: Payload
+    def __init__(self, header: Header, body: bytes, payload: Payload) -> None: ...
+
+class Copied:
+    _data: bytes | None
+    nbytes: int
+    def __init__(self, data: bytes) -> None: ...
+
+def encode_header(
+    frame_type: int,
+    corr: int,
     *,
-    link: type,
-    limits: type,
-    header: type,
-    frame: type,
-    empty: type,
-    payload: type,
+    kind: int = 0,
+    kind_version: int = 0,
+    flags: int = 0,
+    aux: int = 0,
+    body: bytes = b"",
+    payload_length: int = 0,
+    payload_crc: int = 0,
+    max_response: int = 0,
+) -> bytes: ...
+def size_of(parts: Sequence[Part], /) -> int: ...
+def payload_of(parts: Sequence[Part], /) -> tuple[int, int, int]: ...
+def decode_header(raw: bytes, /) -> Header | int: ...
+def take_frames(
+    buffer: Buffer,
+    start: int,
+    end: int,
+    max_body: int,
+    max_payload: int,
+    large: int,
     most: int,
-) -> None: ...
+    payload_type: type[P],
+    /,
+) -> tuple[list[Frame], int]: ...

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Literal, Self
 
+from . import _framing
 from .errors import RangeTruncated
-from .parts import FileRange, Payload
+from .parts import FileRange
 
 _KEPT_BYTES = 64 << 20
 _MAX_POOLED = 16 << 20
@@ -115,11 +116,7 @@ class BufferPayload:
 
     def copy_to(self, fd: int, offset: int) -> int:
         """Write all of it to a file at `offset`; returns the number of bytes."""
-        view = self.view()
-        done = 0
-        while done < view.nbytes:
-            done += os.pwrite(fd, view[done:], offset + done)
-        return done
+        return _write(self.view(), fd, offset)
 
     def release(self) -> None:
         """Give the memory back. Idempotent."""
@@ -137,36 +134,27 @@ class BufferPayload:
         self.release()
 
 
-def bytes_payload(data: bytes) -> Payload:
-    """A payload that is a copy already."""
-    return BufferPayload(memoryview(data)) if data else EmptyPayload()
+class BytesPayload(_framing.Copied):
+    """A payload that is a copy already; that of most frames is empty."""
 
-
-class EmptyPayload:
-    """The payload of most frames: none."""
-
-    __slots__ = ("_is_released",)
+    __slots__ = ()
 
     source: Literal["pooled", "ring", "range"] = "pooled"
-    nbytes = 0
-
-    def __init__(self) -> None:
-        self._is_released = False
 
     def view(self) -> memoryview:
-        """No bytes. Raises ValueError after `release()`."""
-        if self._is_released:
+        """The bytes. Raises ValueError after `release()`."""
+        if self._data is None:
             raise ValueError("this payload has been released")
         # One for each call: who is given a view may release it.
-        return memoryview(b"")
+        return memoryview(self._data)
 
     def copy_to(self, fd: int, offset: int) -> int:
-        """Nothing to write."""
-        return len(self.view())
+        """Write all of it to a file at `offset`; returns the number of bytes."""
+        return _write(self.view(), fd, offset)
 
     def release(self) -> None:
-        """Idempotent."""
-        self._is_released = True
+        """Let go of the bytes. Idempotent."""
+        self._data = None
 
     def __enter__(self) -> Self:
         return self
@@ -174,7 +162,10 @@ class EmptyPayload:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._is_released = True
+        self._data = None
+
+
+bytes_payload = BytesPayload
 
 
 class RangePayload:
@@ -273,6 +264,13 @@ def _copy_by_reading(source: FileRange, fd: int, offset: int, done: int) -> None
         while written < len(piece):
             written += os.pwrite(fd, memoryview(piece)[written:], offset + done + written)
         done += len(piece)
+
+
+def _write(view: memoryview, fd: int, offset: int) -> int:
+    done = 0
+    while done < view.nbytes:
+        done += os.pwrite(fd, view[done:], offset + done)
+    return done
 
 
 def _cut(source: FileRange, done: int) -> RangeTruncated:

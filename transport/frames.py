@@ -16,23 +16,17 @@ A header of more words than 6 is skipped beyond the 48th byte (its CRC covers th
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from enum import IntEnum, IntFlag
 
 import attrs
 
-from ._in_c import in_c
+from . import _framing
 from ._native import ffi, lib
 from .errors import FrameTooLargeError, ProtocolError
 from .parts import Buffer, Payload
 
 MAGIC = 0x5249
 HEADER_SIZE = 48
-HEADER_WORDS = HEADER_SIZE // 8
-_MAX_HEADER_WORDS = 32
-HEADER = struct.Struct("<HBBHBBQIIQIIII")
-_UNSEALED = struct.Struct("<HBBHBBQIIQIII")
-_CRC = struct.Struct("<I")
 
 PREFACE_MAGIC = b"\x89ISR\r\n\x1a\n"
 PREFACE = struct.Struct("<8sHHIQ")
@@ -121,31 +115,12 @@ class Limits:
         )
 
 
-@attrs.define(slots=True)
-class Header:
-    """A frame's header, decoded."""
-
-    type: int
-    kind: int
-    kind_version: int
-    flags: int
-    corr: int
-    body_length: int
-    aux: int
-    payload_length: int
-    body_crc: int
-    payload_crc: int
-    max_response: int
-    size: int = HEADER_SIZE
-
-
-@attrs.define(slots=True)
-class Frame:
-    """A received frame. Its taker releases the payload."""
-
-    header: Header
-    body: bytes
-    payload: Payload
+Header = _framing.Header
+"""A frame's header, decoded."""
+Frame = _framing.Frame
+"""A received frame. Its taker releases the payload."""
+encode_header = _framing.encode_header
+"""Header and body of a frame."""
 
 
 def crc32c(data: Buffer) -> int:
@@ -156,48 +131,6 @@ def crc32c(data: Buffer) -> int:
     return lib.isr_crc32c(0, ffi.from_buffer(view), view.nbytes)
 
 
-def crc32c_of(parts: Sequence[Buffer]) -> int:
-    """CRC-32C of buffers joined."""
-    crc = 0
-    for part in parts:
-        crc = lib.isr_crc32c(crc, ffi.from_buffer(part), memoryview(part).nbytes)
-    return crc
-
-
-@in_c
-def encode_header(
-    frame_type: int,
-    corr: int,
-    *,
-    kind: int = 0,
-    kind_version: int = 0,
-    flags: int = 0,
-    aux: int = 0,
-    body: bytes = b"",
-    payload_length: int = 0,
-    payload_crc: int = 0,
-    max_response: int = 0,
-) -> bytes:
-    """Header and body of a frame."""
-    body_crc = lib.isr_crc32c(0, body, len(body)) if body else 0
-    head = _UNSEALED.pack(
-        MAGIC,
-        HEADER_WORDS,
-        frame_type,
-        kind,
-        kind_version,
-        flags,
-        corr,
-        len(body),
-        aux,
-        payload_length,
-        body_crc,
-        payload_crc,
-        (max_response + 1023) >> 10,
-    )
-    return head + _CRC.pack(lib.isr_crc32c(0, head, 44)) + body
-
-
 def decode_header(raw: bytes, limits: Limits) -> Header:
     """Decode the first 48 bytes of a frame.
 
@@ -205,44 +138,20 @@ def decode_header(raw: bytes, limits: Limits) -> Header:
       ProtocolError: It is no header, or it is damaged.
       FrameTooLargeError: Its lengths are above the limits.
     """
-    (
-        magic,
-        words,
-        kind_of_frame,
-        kind,
-        version,
-        flags,
-        corr,
-        body,
-        aux,
-        payload,
-        body_crc,
-        payload_crc,
-        most,
-        crc,
-    ) = HEADER.unpack(raw)
-    if magic != MAGIC:
-        raise ProtocolError(f"expected a frame, received {raw[:16]!r}")
-    if lib.isr_crc32c(0, raw, 44) != crc:
-        raise ProtocolError("a frame's header is damaged: its CRC does not match")
-    if not HEADER_WORDS <= words <= _MAX_HEADER_WORDS:
-        raise ProtocolError(f"a frame's header is said to have {words} words")
-    if body > limits.max_body_bytes or payload > limits.max_payload_bytes:
-        raise _too_large(body, payload, limits)
-    return Header(
-        kind_of_frame,
-        kind,
-        version,
-        flags,
-        corr,
-        body,
-        aux,
-        payload,
-        body_crc,
-        payload_crc,
-        most << 10,
-        words * 8,
-    )
+    header = _framing.decode_header(raw)
+    if isinstance(header, int):
+        raise _no_header(raw, header)
+    if header.body_length > limits.max_body_bytes or header.payload_length > limits.max_payload_bytes:
+        raise _too_large(header.body_length, header.payload_length, limits)
+    return header
+
+
+def _no_header(raw: bytes, wrong: int) -> ProtocolError:
+    if wrong == _framing.NO_FRAME:
+        return ProtocolError(f"expected a frame, received {raw[:16]!r}")
+    if wrong == _framing.DAMAGED:
+        return ProtocolError("a frame's header is damaged: its CRC does not match")
+    return ProtocolError(f"a frame's header is said to have {raw[2]} words")
 
 
 def decode_frame(head: memoryview, payload: Payload, limits: Limits) -> Frame:
@@ -268,16 +177,17 @@ def check_frame(frame: Frame) -> None:
     Raises:
       ProtocolError: One does not match.
     """
-    header = frame.header
-    check_parts(header, frame.body, frame.payload.view() if header.flags & PAYLOAD_CRC else b"")
+    header, body = frame.header, frame.body
+    is_body_right = not body or crc32c(body) == header.body_crc
+    is_whole = header.flags & PAYLOAD_CRC == 0 or crc32c(frame.payload.view()) == header.payload_crc
+    if not (is_body_right and is_whole):
+        raise damaged(header, body)
 
 
-def check_parts(header: Header, body: bytes, payload: Buffer) -> None:
-    """As `check_frame`, before there is a frame. `payload` is looked at only if the header has a CRC of it."""
-    if body and lib.isr_crc32c(0, body, len(body)) != header.body_crc:
-        raise ProtocolError("a frame's body is damaged: its CRC does not match")
-    if header.flags & PAYLOAD_CRC and crc32c(payload) != header.payload_crc:
-        raise ProtocolError("a frame's payload is damaged: its CRC does not match")
+def damaged(header: Header, body: bytes) -> ProtocolError:
+    """The error for a frame of which the CRC of the body, or else that of the payload, does not match."""
+    is_body = body and crc32c(body) != header.body_crc
+    return ProtocolError(f"a frame's {'body' if is_body else 'payload'} is damaged: its CRC does not match")
 
 
 def _too_large(body: int, payload: int, limits: Limits) -> FrameTooLargeError:

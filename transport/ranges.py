@@ -9,7 +9,6 @@ from typing import TypeGuard
 import attrs
 import trio
 
-from ._in_c import in_c
 from ._native import lib
 from .errors import RangeTruncated
 from .parts import Buffer, FileRange, Part
@@ -81,8 +80,7 @@ class RangeRest:
         return self.whole.fileno()
 
 
-@in_c
-def after(parts: Sequence[Part], count: int, /) -> list[Part]:
+def after(parts: Sequence[Part], count: int) -> list[Part]:
     """The parts without their first `count` bytes."""
     for index, part in enumerate(parts):
         if isinstance(part, bytes):

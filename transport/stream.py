@@ -9,10 +9,11 @@ from typing import ClassVar
 
 import trio
 
-from ._payload import POOL, BufferPayload, EmptyPayload, bytes_payload
+from . import _framing
+from ._payload import POOL, BytesPayload
 from .abc import Buffer, Capabilities, Link, LinkTransport, Listener, Part, Payload
 from .buffers import KEPT, LazyBuffer
-from .connections._incoming import FRAMES_AT_ONCE, Partial, bind, take_frames
+from .connections._incoming import FRAMES_AT_ONCE, Partial
 from .errors import EndOfLink, LinkBroken, LinkClosed
 from .frames import (
     HEADER_SIZE,
@@ -21,10 +22,9 @@ from .frames import (
     PREFACE_MAGIC,
     Frame,
     Header,
-    Limits,
     check_frame,
     check_magic,
-    check_parts,
+    damaged,
     decode_header,
     encode_header,
     hello_length,
@@ -44,7 +44,7 @@ _WORTH_WAITING = 16 << 10
 """If so much of a frame is missing, the receiver sleeps until all of it is there: to say so costs a call."""
 NOT_NOW = -2
 """The value that `ByteStream.receive_now` returns when `receive_into` is to be called."""
-_NO_PAYLOAD = bytes_payload(b"")
+_NO_PAYLOAD = BytesPayload(b"")
 
 
 class ByteStream(ABC):
@@ -214,22 +214,6 @@ class _StreamListener(Listener):
 class StreamLink(Link):
     """Frames on a byte stream. Many frames are parsed from one read, and many are sent by one write."""
 
-    # csrc/isr_framing.c reads and writes these where they lie.
-    __slots__ = (
-        "_buffer",
-        "_end",
-        "_header",
-        "_is_behind",
-        "_is_held_back",
-        "_large",
-        "_missing",
-        "_next_head",
-        "_partial",
-        "_ready",
-        "_start",
-        "limits",
-    )
-
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
         self.caps, self.local, self.remote = stream.caps, stream.local, stream.remote
@@ -243,8 +227,6 @@ class StreamLink(Link):
         self._rest: list[Part] = []
         self._sending = self._receiving = False
         self._is_behind = self._is_held_back = False
-        self._header: Header | None = None
-        """Of the frame in the buffer, if it is not all there yet."""
         self._missing = 0
         """Bytes that the frame in the buffer lacks, if that is known."""
         self._next_head = 0
@@ -272,10 +254,6 @@ class StreamLink(Link):
 
     async def prepare(self) -> None:
         await self._stream.prepare()
-
-    def set_limits(self, limits: Limits) -> None:
-        super().set_limits(limits)
-        self._header = None
 
     async def send(self, head: Buffer, parts: Sequence[Part], *, more: bool = False) -> None:
         await self.send_many([(head, parts)])
@@ -408,11 +386,8 @@ class StreamLink(Link):
 
     def _parse(self) -> list[Frame]:
         """All whole frames that are there; a large one that has begun becomes `_partial`."""
-        plain = take_frames(self)
-        if plain is not None:
-            return plain
         frames, self._ready = self._ready, []
-        self._is_held_back = False
+        self._is_held_back = self._is_behind = False
         self._missing = 0
         if self._partial is not None:
             if self._partial.missing or self._partial.may_be_handed_over:
@@ -420,22 +395,22 @@ class StreamLink(Link):
             frames.append(self._finish(self._partial))
             self._partial = None
         while self._end - self._start >= HEADER_SIZE:
+            frames += self._take_plain(FRAMES_AT_ONCE - len(frames))
+            if self._end - self._start < HEADER_SIZE:
+                break
             self._is_behind = len(frames) >= FRAMES_AT_ONCE
             if self._is_behind:
                 break
             start = self._start
-            header = self._header or decode_header(
-                bytes(self._buffer[start : start + HEADER_SIZE]), self.limits
-            )
-            self._header = header
-            total = header.size + header.body_length + header.payload_length
+            header = decode_header(bytes(self._buffer[start : start + HEADER_SIZE]), self.limits)
+            body_end = start + header.size + header.body_length
+            total = body_end - start + header.payload_length
             if header.payload_length >= self._large or total > RECEIVE_BUFFER:
                 if self._end - start < header.size:
                     break
                 self._is_held_back = not self._is_admitted(header)
                 if self._is_held_back:
                     break
-                self._header = None
                 partial = self._begin(header)
                 if partial.missing or partial.may_be_handed_over:
                     self._partial = partial
@@ -445,26 +420,32 @@ class StreamLink(Link):
             if self._end - start < total:
                 self._missing = total - (self._end - start)
                 break
-            self._header = None
-            frames.append(self._take(header))
+            # It is whole, and was not plain.
+            raise damaged(header, bytes(self._buffer[start + header.size : body_end]))
+        return frames
+
+    def _take_plain(self, most: int) -> list[Frame]:
+        """Those that are whole, small and right, up to the first that is not."""
+        buffer, limits = self._buffer, self.limits
+        frames, at = _framing.take_frames(
+            buffer,
+            self._start,
+            self._end,
+            limits.max_body_bytes,
+            limits.max_payload_bytes,
+            self._large,
+            most,
+            BytesPayload,
+        )
+        if self._buffer is not buffer:
+            return []  # closed by a finaliser, which may run where memory is allocated
+        if frames:
+            self._start, self._next_head = at, 0
         return frames
 
     def _is_admitted(self, header: Header) -> bool:
         large = header.payload_length or header.body_length > LARGE_BODY
         return not large or self.gate is None or self.gate.admits(header)
-
-    def _take(self, header: Header) -> Frame:
-        body_at = self._start + header.size
-        payload_at = body_at + header.body_length
-        self._start = payload_at + header.payload_length
-        self._next_head = 0
-        body = bytes(self._buffer[body_at:payload_at])
-        if header.payload_length:
-            payload = bytes(self._buffer[payload_at : self._start])
-            check_parts(header, body, payload)
-            return Frame(header, body, BufferPayload(memoryview(payload)))
-        check_parts(header, body, b"")
-        return Frame(header, body, EmptyPayload())
 
     def _begin(self, header: Header) -> Partial:
         """Lay out a large frame; what is in the buffer goes to its place, the rest will be received there."""
@@ -599,6 +580,3 @@ def _encode_again(frame: Frame) -> bytes:
         payload_crc=header.payload_crc,
         max_response=header.max_response,
     )
-
-
-bind(StreamLink)

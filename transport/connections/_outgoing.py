@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import attrs
 
-from .._in_c import in_c
-from ..frames import PAYLOAD_CRC, crc32c_of
+from .. import _framing
 from ..parts import Part
 from ..ranges import is_range
 from ..requests import OnDone
@@ -58,34 +57,12 @@ class Outgoing(NamedTuple):
     is_small: bool = False
 
 
+size_of = _framing.size_of
+"""The bytes of a payload."""
+payload_of = _framing.payload_of
+"""Bytes, flags and CRC of a payload. File ranges have no CRC: computing it would read what sendfile need not."""
+
+
 def in_memory(parts: Sequence[Part]) -> int:
     """The bytes of parts that are no ranges of files."""
     return size_of([part for part in parts if not is_range(part)])
-
-
-@in_c
-def size_of(parts: Sequence[Part], /) -> int:
-    """The bytes of a payload. ValueError for a memoryview with gaps."""
-    size = 0
-    for part in parts:
-        if type(part) is bytes or isinstance(part, bytes | bytearray):
-            size += len(part)
-        elif isinstance(part, memoryview):
-            if not part.c_contiguous:
-                raise ValueError("a part of a payload must be contiguous: copy it with bytes() first")
-            size += part.nbytes
-        else:
-            size += part.length
-    return size
-
-
-@in_c
-def payload_of(parts: Sequence[Part], /) -> tuple[int, int, int]:
-    """Bytes, flags and CRC of a payload. File ranges have no CRC: computing it would read what sendfile need not.
-
-    ValueError for a memoryview with gaps.
-    """
-    size = size_of(parts)
-    if not parts or any(map(is_range, parts)):
-        return size, 0, 0
-    return size, PAYLOAD_CRC, crc32c_of(parts)  # type: ignore[arg-type]

@@ -303,6 +303,13 @@ async def test_a_run_of_values_of_any_kind_arrives_as_it_was_given():
         assert found.values() == 2 * [None if value is None else bytes(value) for value in values]
 
 
+async def test_values_of_all_kinds_share_a_batch():
+    async with fake_cluster(nodes=1, t=1) as cluster, Producer(cluster.urls, linger_ms=60_000) as producer:
+        values = [bytearray(b"a"), b"b", None, memoryview(b"c")] * 25
+        deliveries = await producer.send_many("t", values)
+        assert len({id(delivery._batch) for delivery in deliveries}) == 1
+
+
 async def test_a_value_that_is_refused_leaves_nothing_behind(caplog):
     """It stands in the midst of a run that would begin a batch; what stands before it is taken."""
     async with fake_cluster(nodes=1, t=1) as cluster:

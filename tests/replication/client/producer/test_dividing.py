@@ -116,6 +116,9 @@ async def test_what_is_refused_is_sent_in_smaller_batches(
             assert log == values
         assert {info.compression for info in scan(b"".join(cluster.topics["t"][0].batches))} == {codec}
         assert producer._accumulator.used == 0 and not producer._accumulator.pending
+        assert {delivery._batch.data for delivery in deliveries} == {None}, (
+            "nobody needs their bytes any more"
+        )
         if not options:
             assert unbroken(cluster)
 

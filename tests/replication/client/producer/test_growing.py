@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -92,6 +93,8 @@ def test_a_batch_is_compressed_when_it_is_sealed(codec: Any) -> None:
     numbers = {"producer_id": 7, "producer_epoch": 3, "base_sequence": 5}
     assert made.data == build_batch(None, [b"x" * 1000] * 20, timestamps_ms=9, compression=codec, **numbers)
     assert made.size > 20_000
+    with pytest.raises(BufferError, match="released"):
+        memoryview(made)
 
 
 def test_a_record_without_a_time_has_the_time_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,6 +120,25 @@ def test_what_is_still_read_is_not_freed() -> None:
     with pytest.raises(BufferError, match="released"):
         memoryview(made)
     on_its_way.release()
+    assert made.timestamp(0) == 1
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_batch_that_is_kept_keeps_no_bytes(reads: bool) -> None:
+    """Its deliveries keep it, for its outcome and its timestamps."""
+    made = empty()
+    tracemalloc.start()
+    try:
+        made.append(None, b"v" * 1_000_000, None, 1)
+        made.seal(None, -1, "none")
+        view = memoryview(made) if reads else None
+        made.let_go()
+        assert (tracemalloc.get_traced_memory()[0] > 1_000_000) == reads
+        if view is not None:
+            view.release()
+        assert tracemalloc.get_traced_memory()[0] < 100_000
+    finally:
+        tracemalloc.stop()
     assert made.timestamp(0) == 1
 
 

@@ -290,6 +290,18 @@ async def test_a_topic_that_grows_has_its_keys_dealt_again():
         assert [each.partition for each in found] == [partition_for_key(key, 4) for key in keys]
 
 
+async def test_a_topic_that_grows_under_an_open_batch_has_its_keys_dealt_again():
+    async with fake_cluster(nodes=1, t=1) as cluster, Producer(cluster.urls, linger_ms=60_000) as producer:
+        keys = [b"%d" % n for n in range(20)]
+        for _ in range(2):
+            before = [await producer.send("t", key, key=key) for key in keys]
+        cluster.topics["t"] += [Partition(0) for _ in range(3)]
+        await producer._cluster.refresh()
+        found = [await producer.send("t", key, key=key) for key in keys]
+    assert {each.partition for each in before} == {0}
+    assert [each.partition for each in found] == [partition_for_key(key, 4) for key in keys]
+
+
 async def test_records_without_a_key_go_where_there_is_a_leader():
     async with fake_cluster(nodes=1, t=8) as cluster, Producer(cluster.urls, linger_ms=0) as producer:
         for number in range(1, 8):

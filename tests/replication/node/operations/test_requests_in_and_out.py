@@ -17,7 +17,7 @@ from insync.replication.node._dialler import Dialler
 from insync.replication.node.operations.counters import BUCKETS, Counters
 from insync.replication.node.requests._handlers import Handlers
 from insync.transport import ConnectError, Connection, Response
-from insync.transport._payload import EmptyPayload
+from insync.transport._payload import BytesPayload
 
 IS_SILENT = m.Kind.IS_SILENT
 
@@ -56,7 +56,7 @@ class Asker:
 
 
 def answer() -> Response:
-    return Response(wire.encode(m.IsSilentResponse(silent=True)), EmptyPayload())
+    return Response(wire.encode(m.IsSilentResponse(silent=True)), BytesPayload(b""))
 
 
 async def test_a_question_that_is_given_up_is_withdrawn_and_no_other() -> None:
@@ -89,7 +89,9 @@ class Arrived(SimpleNamespace):
     """A request as a transport brings it."""
 
     def __init__(self, kind: int, body: bytes, arrived: float) -> None:
-        super().__init__(kind=kind, body=body, arrived=arrived, payload=EmptyPayload(), connection=object())
+        super().__init__(
+            kind=kind, body=body, arrived=arrived, payload=BytesPayload(b""), connection=object()
+        )
         self.answers: list[object] = []
 
     def reply(self, body: bytes, parts: object) -> None:
