@@ -318,6 +318,13 @@ def test_what_is_a_plain_frame(data, is_plain):
     assert taken(edge(payload=bytes(899)), large=900)[0]
 
 
+def test_no_length_goes_around_the_world():
+    """Also where no bound stands in its way."""
+    unbound = Limits(max_body_bytes=(1 << 64) - 1, max_payload_bytes=(1 << 64) - 1)
+    for said in ((1 << 64) - HEADER_SIZE, (1 << 64) - 1, 1 << 63):
+        assert taken(edge(said=said), limits=unbound, large=(1 << 64) - 1) == ([], 0)
+
+
 @pytest.mark.parametrize("raw", [bytes(range(1, 45)), bytes([1] * 44), bytes([254] * 44), bytes([255] * 44)])
 def test_each_number_of_a_header_is_the_one_that_came(raw):
     data = bytearray(raw + bytes(4))
@@ -480,7 +487,7 @@ def test_the_size_and_the_crc_of_a_payload():
     parts = [b"one", bytearray(b"two"), memoryview(b"three"), memoryview(bytearray(8)).cast("I")]
     assert _outgoing.size_of(parts) == 19
     assert _outgoing.payload_of(parts) == (19, 1, crc32c(b"onetwothree" + bytes(8)))
-    assert _outgoing.payload_of([*parts, Range()]) == (26, 0, 0)
+    assert _outgoing.payload_of([*parts, Range()]) == _outgoing.payload_of([Range(), *parts]) == (26, 0, 0)
     assert _outgoing.payload_of([]) == (0, 0, 0)
     for function in (_outgoing.size_of, _outgoing.payload_of):
         with pytest.raises(ValueError, match="must be contiguous"):
