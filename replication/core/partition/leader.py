@@ -45,11 +45,15 @@ class LeaderRole:
         self.take_record(replica.versioned.record)
         self.epoch = self.record.leader_epoch
         log = replica.log
+        # Nothing is outstanding when a role begins (decision 4): this end is written, and no older append moves it.
         self.epoch_start = log.next_offset
         """Where the log ended when this role began: what others have committed stands before it.
 
         The start of the epoch, except where a log was opened again within it.
         """
+        # No offset is kept, even if the same replica led before (decision 2): in an epoch between, a follower may
+        # have cut what it had acknowledged. A member has the lag time to fetch; any other replica first has to show
+        # that it has caught up.
         self.followers = {
             node: rules.Follower(
                 node, last_caught_up=replica.now if node in self.record.isr else float("-inf")
@@ -58,8 +62,10 @@ class LeaderRole:
             if node != replica.node_id
         }
         self.change = IsrChange(self)
+        # Before `enter` computes the high watermark: the stored ISR may have the replica that its proposal adds.
         if earlier is not None:
             self.change.take_over(earlier.change)
+        # Nothing parked outlives its role (`leave`): at the offset that it waits for may stand another record now.
         self.deletions = Deletions(self)
         self.gate = TransactionGate(self)
         self._parked = ProducePurgatory()
@@ -76,8 +82,11 @@ class LeaderRole:
 
     def enter(self) -> None:
         log = self._replica.log
+        # Ahead of the first append, here and, by the order of effects, in the log (KAFKA-7415). Without this entry
+        # a follower whose last epoch is later than that of our last record may ask in vain until somebody writes.
         log.epochs.assign(self.epoch, self.epoch_start)
         log.outstanding += 1
+        # Not `epoch_start`: an epoch whose log was opened again within it keeps its first offset.
         start = log.epochs.entries[-1].start_offset
         partition = self._replica.partition
         self._replica.emit(fx.AssignEpoch(partition=partition, epoch=self.epoch, start_offset=start))
@@ -90,10 +99,14 @@ class LeaderRole:
                 reason=f"elected at offset {self.epoch_start}",
             )
         )
+        # Only a leader that is alone in its ISR moves it here: no other member has fetched yet, and its log may be
+        # shorter than ours.
         self.advance()
 
     def leave(self, error: ErrorCode) -> None:
+        # The hint names the epoch that waits, if one does, so that clients turn to the next leader at once.
         leader, epoch = self._replica.hint()
+        # These batches are in our log, or on their way into it: `error` must not say that they are in none.
         for parked in self._parked.drain():
             self.reply(parked.request_id, error, leader=leader, leader_epoch=epoch)
         self.deletions.leave(error)
@@ -102,6 +115,7 @@ class LeaderRole:
     # Produce
 
     def on_produce(self, event: ev.Produce) -> None:
+        # Ahead of gate and append: producers take these errors as proof that the batch is in no log.
         error = self._refusal(event)
         if error != ErrorCode.NONE:
             leader, epoch = self._replica.hint()
@@ -113,22 +127,27 @@ class LeaderRole:
 
     def on_admitted(self, event: ev.Produce) -> None:
         """A batch that the gate has held may be appended, if all else still allows it."""
+        # The ISR may have shrunk while the coordinator was asked.
         error = self._refusal(event)
         if error != ErrorCode.NONE:
             self.reply(event.request_id, error)
         elif self.take(event):
             return
+        # An append releases the bytes that were kept; on every other way out the driver has to do it.
         self._replica.emit(fx.DropBatch(event.handle))
 
     def take(self, event: ev.Produce) -> bool:
         """Append a batch that may be; its epoch and its sequence decide. Whether it is appended."""
         verdict, original = self._replica.log.producers.check(event.batch)
         if verdict is SequenceVerdict.ACCEPT:
+            # A transaction with its own epoch that begins past sequence 0 has lost its first batches, and must not
+            # be committed without them (KIP-890).
             if event.transaction is None or self.gate.may_begin(event):
                 self.append(event)
                 return True
             verdict = SequenceVerdict.OUT_OF_ORDER
         if verdict is SequenceVerdict.DUPLICATE:
+            # The original may be uncommitted, and be lost with this leader: its retry is answered no earlier.
             assert original is not None
             self.await_commit(event, original.base_offset, original.last_offset + 1)
         elif verdict is SequenceVerdict.OUT_OF_ORDER:
@@ -142,14 +161,18 @@ class LeaderRole:
     def _refusal(self, event: ev.Produce) -> ErrorCode:
         if event.leader_epoch != NO_EPOCH and event.leader_epoch != self.epoch:
             return _epoch_error(event.leader_epoch, self.epoch)
+        # The stored ISR, not the maximal one: the store may refuse a proposed member, and then the batch would have
+        # been accepted under the minimum.
         if event.acks == ACKS_ALL:
             return ErrorCode.NONE if len(self.record.isr) >= self.min_isr else ErrorCode.NOT_ENOUGH_REPLICAS
+        # A commit relies on every acknowledged batch, and with weaker acks a failover may lose one.
         if event.batch.transactional or event.acks not in (0, 1):
             return ErrorCode.INVALID_REQUIRED_ACKS
         return ErrorCode.NONE
 
     def append(self, event: ev.Produce) -> None:
         log, now = self._replica.log, self._replica.now
+        # The written end: nobody can have fetched a batch whose append is under way.
         end = log.log_end_offset
         for follower in self.followers.values():
             if follower.log_end_offset == end:
@@ -172,6 +195,7 @@ class LeaderRole:
     def await_commit(self, event: ev.Produce, base_offset: int, end_offset: int) -> None:
         """Answer when `acks` is satisfied up to `end_offset`, which may be the case already."""
         self._park(event, base_offset, end_offset)
+        # Now, because no later event need come: the original may be written and committed, and the partition idle.
         self._complete_written()
         self._complete_produce()
 
@@ -195,6 +219,8 @@ class LeaderRole:
 
     def _complete_produce(self) -> None:
         """The high watermark has moved: answer those that wait for it (acks=all)."""
+        # Kafka's second check. The high watermark stands still under the minimum ISR (KAFKA-15583), so a request
+        # that it has passed meets this error only if another rule is broken.
         enough = len(self.maximal_isr()) >= self.min_isr
         error = ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         for parked in self._parked.committed(self._replica.log.high_watermark):
@@ -224,6 +250,7 @@ class LeaderRole:
     def on_appended(self) -> None:
         self._complete_written()
         self.advance()
+        # Also if nothing is committed by it: followers read up to the log's end.
         self._replica.parts.wake(self._replica.partition)
 
     # Fetch
@@ -239,6 +266,8 @@ class LeaderRole:
             if end is not None and diverges(end, event.last_fetched_epoch, event.fetch_offset):
                 # The follower stays as it is: what it has past the divergence counts for nothing (KAFKA-13141).
                 return self._answer(event, ErrorCode.NONE, diverging=end)
+        # Only now: the offset of another epoch, or of a log that parts from ours, would commit records that its
+        # sender lacks (KIP-320, KIP-595). And before the answer, which carries the high watermark that it moves.
         if event.replica_id != CONSUMER:
             self._account(event)
         return self._answer(event, ErrorCode.NONE)
@@ -251,6 +280,7 @@ class LeaderRole:
         log = self._replica.log
         if (
             event.fetch_offset != log.log_end_offset
+            # Its sender learns from the answer what to delete, and a deletion may wait for that.
             or event.log_start_offset < log.log_start_offset
             or not self._is_sound(event)
         ):
@@ -266,6 +296,7 @@ class LeaderRole:
         log, record = self._replica.log, self.record
         return (
             follower is not None
+            # `_fetch_error` refuses an older process, and `_account` forgets what a newer one replaces.
             and event.incarnation == follower.incarnation
             and event.leader_epoch == self.epoch
             and event.last_fetched_epoch == log.epochs.latest
@@ -298,15 +329,20 @@ class LeaderRole:
         if event.leader_epoch != NO_EPOCH and event.leader_epoch != self.epoch:
             return _epoch_error(event.leader_epoch, self.epoch)
         if event.replica_id != CONSUMER:
+            # An offset counts in one epoch only, so a follower has to name it. A record that this leader has not
+            # read yet may have added a follower that is not known here: with this error it asks again.
             if event.leader_epoch == NO_EPOCH or event.replica_id not in self.followers:
                 return ErrorCode.UNKNOWN_LEADER_EPOCH
+            # A late fetch of a process whose successor has fetched: the log of the successor counts (KIP-903).
             if event.incarnation < self.followers[event.replica_id].incarnation:
                 return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if event.fetch_offset < log.log_start_offset:
             # Tested before divergence (KAFKA-12996): what was deleted cannot be compared.
             return ErrorCode.OFFSET_OUT_OF_RANGE
+        # With an epoch this is a divergence, and the answer says where to cut (KIP-595).
         if event.fetch_offset > log.log_end_offset and event.last_fetched_epoch == NO_EPOCH:
             return ErrorCode.OFFSET_OUT_OF_RANGE
+        # No error under the minimum ISR: a replica rejoins only by fetching (LavinMQ #789).
         return ErrorCode.NONE
 
     def end_of_epoch(self, epoch: int) -> EpochEnd | None:
@@ -322,6 +358,7 @@ class LeaderRole:
         if event.last_fetched_epoch == log.epochs.latest and event.fetch_offset <= log.log_end_offset:
             return None  # the last epoch ends where the log does
         if self._deleted(event):
+            # No log has this epoch: the follower gives up all of its log and begins again at our log start.
             return EpochEnd(NO_EPOCH, log.log_start_offset)
         end = log.epochs.end_offset_for(event.last_fetched_epoch, log.log_end_offset)
         return ErrorCode.OFFSET_OUT_OF_RANGE if end is None else end
@@ -341,12 +378,15 @@ class LeaderRole:
         """A follower holds everything below its fetch offset: lag, then joining, then the high watermark."""
         replica, offset, start = self._replica, event.fetch_offset, event.log_start_offset
         follower = self.followers[event.replica_id]
+        # A new process may fetch before this node has read its registration. By the fetches of its predecessor it
+        # could count as caught up, and join.
         if event.incarnation != follower.incarnation:
             if follower.incarnation >= 0:
                 follower = self._replaced(follower)
             follower.incarnation = event.incarnation
         is_same = offset == follower.log_end_offset and start == follower.log_start_offset
         follower.fetched(offset, replica.log.log_end_offset, replica.now, start)
+        # Also if it asks the same again: it may have become eligible, or another ISR change have ended.
         if event.replica_id not in self.record.isr:
             self.change.maybe_expand(follower)
         elif is_same:
@@ -359,6 +399,7 @@ class LeaderRole:
     ) -> fx.FetchAnswer:
         log = self._replica.log
         consumer = event.replica_id == CONSUMER
+        # The bound belongs to this step, also for bytes that are sent later (KAFKA-9807).
         limit, stable = log.log_end_offset, -1
         if consumer:
             stable = log.last_stable_offset
@@ -367,7 +408,9 @@ class LeaderRole:
             event.fetch_offset < limit
             or error != ErrorCode.NONE
             or diverging is not None
+            # By the question: a leader that kept what it has told would lose it with a lost answer (decision 3).
             or (not consumer and event.high_watermark < min(log.high_watermark, event.fetch_offset))
+            # Deletions wait until followers have copied the log start (KIP-107).
             or (not consumer and event.log_start_offset < log.log_start_offset)
         )
         return fx.FetchAnswer(
@@ -390,6 +433,7 @@ class LeaderRole:
         pending = self.change.pending
         if pending is None:
             return self._members
+        # A pending removal changes nothing: until it is stored, those members may be elected (KIP-497).
         return rules.maximal_isr(self.record.isr, pending.joining)
 
     def electable(self) -> frozenset[int]:
@@ -414,10 +458,13 @@ class LeaderRole:
         maximal, holders = self.maximal_isr(), []
         for node, follower in self.followers.items():
             end = follower.log_end_offset
+            # A replica that is about to join is waited for, as in Kafka: under steady writes the high watermark
+            # would stay ahead of it, and it could never join. One without a fetch in this epoch is not waited for.
             if node in maximal or (end >= 0 and self.eligible(follower) and self.caught_up(follower)):
                 if end <= known:
                     return  # as always before the last member has fetched again: one that counts has no more
                 holders.append(end)
+        # The stored ISR must have the minimum, the maximal one the records: a proposal may fail (KAFKA-15583).
         value = rules.high_watermark(known, log.log_end_offset, holders, len(self.record.isr), self.min_isr)
         if value != known:
             log.high_watermark = value
@@ -435,6 +482,7 @@ class LeaderRole:
         if self.gate.is_asking:
             self.gate.on_tick()
         self.change.on_tick()
+        # Time alone may move it: a replica that was about to join counts no more when its lag time is over.
         self.advance()
 
     @property
@@ -462,6 +510,8 @@ class LeaderRole:
 
     def on_nodes_changed(self) -> None:
         """A process that was replaced says nothing about its successor's log."""
+        # Before the high watermark is computed: the successor has not shown yet what its predecessor had. A node
+        # that is missing keeps its offset, as it may register again with the same process and the same log.
         for node, follower in list(self.followers.items()):
             incarnation = self._replica.live.get(node)
             if incarnation is not None and 0 <= follower.incarnation < incarnation:
@@ -480,6 +530,7 @@ class LeaderRole:
     def on_record(self, unchanged: bool) -> None:
         self._meet_new_replicas()
         self._meet_new_members()
+        # Before `_reconsider`, which computes with the maximal ISR: a settled proposal drops out of that.
         self.change.on_record(unchanged)
         self._reconsider()
 
@@ -499,6 +550,7 @@ class LeaderRole:
                 self.followers[node] = rules.Follower(node, last_caught_up=float("-inf"))
 
     def on_isr_outcome(self, event: ev.IsrStored | ev.IsrRefused | ev.IsrUnclear) -> None:
+        # Read first: the outcome may clear it.
         pending = self.change.pending
         self.change.on_outcome(event)
         if pending is not None and pending.taken_over:
@@ -507,9 +559,11 @@ class LeaderRole:
 
     def _reconsider(self) -> None:
         """The ISR or the living nodes changed: more may be committed, and a parked follower may join now."""
+        # The remaining members may have nothing more to tell, so that no fetch would compute it (KAFKA-13091).
         self.advance()
         self._complete_produce()
         self.deletions.complete()
+        # A parked question is accounted once more by this, and its sender may be proposed.
         self._replica.parts.wake(self._replica.partition)
 
     def on_log_start_advanced(self) -> None:
@@ -526,6 +580,7 @@ class LeaderRole:
         read_committed: of those who are shown committed transactions alone.
         """
         log = self._replica.log
+        # A former leader may have shown records as committed up to there, and the latest offset must not go back.
         if log.high_watermark < self.epoch_start:
             return ErrorCode.OFFSET_NOT_AVAILABLE, -1
         return ErrorCode.NONE, log.last_stable_offset if read_committed else log.high_watermark
@@ -547,6 +602,7 @@ class LeaderRole:
             producer_epoch=entry.producer_epoch if entry is not None else -1,
             last_sequence=last.last_sequence if last is not None else -1,
             last_offset=last.last_offset if last is not None else -1,
+            # Beside `last_offset`: a successor of the producer continues once all is committed (decision 27).
             high_watermark=high_watermark,
             leader=self._replica.node_id,
             leader_epoch=self.epoch,
@@ -585,6 +641,7 @@ class LeaderRole:
 
 def active_producers(table: ProducerTable, timestamps: Mapping[int, int]) -> list[ActiveProducer]:
     """The producers of a log, those with an open transaction first; `timestamps` as above."""
+    # Hanging transactions are looked for in this list, which is cut at its end.
     entries = sorted(table.entries, key=lambda each: (each.first_offset < 0, each.producer_id))
     return [
         ActiveProducer(

@@ -99,6 +99,8 @@ class Serving:
         assert inquiry.request is None, "a session has one request at a time"
         inquiry.request, inquiry.message = request, message
         final, reads = message.max_wait_ms <= 0, self.current_reads
+        # A current read is proved by a fetch that continues an answer given after the question (decision 55).
+        # One that comes too early is answered at once, even with nothing: the next one is the proof.
         if reads.watches and node >= 0 and inquiry.session is not None:
             inquiry.replica_id, inquiry.incarnation = node, message.incarnation
             reads.fetched(inquiry)
@@ -109,6 +111,7 @@ class Serving:
                 if not self._context.follow_replica(partition, inquiry.open[partition]):
                     break  # this one and what comes after it are looked at for an answer
                 self._hold(inquiry, partition)
+        # Tried before it is parked: no event will report news that is there already.
         if self._try_answer(inquiry, final=final):
             return
         self._parked[request] = inquiry
@@ -121,6 +124,7 @@ class Serving:
             if inquiry.session is None:
                 self._end(inquiry)
             else:
+                # Its questions stay open: the next request repeats only the unconfirmed ones (decision 22).
                 self._let_go(inquiry)
 
     def disconnected(self, connection: Hashable) -> None:
@@ -149,11 +153,13 @@ class Serving:
         withdrawn: tuple[PartitionId, ...] = ()
         if message.forgotten:
             withdrawn = tuple([PartitionId(each.topic, each.partition) for each in message.forgotten])
+        # Read first: `accept` takes an answer that was lost out of the count.
         answers = session.answers
         told = message.session_id, message.session_epoch, questions, withdrawn
         changed = session.accept(named(SessionRequest, told))
         if changed is None:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        # Only after `accept`: a request that the session refuses must not cost the one that waits.
         if inquiry.request is not None:
             self._context.emit(
                 Fail(
@@ -166,6 +172,7 @@ class Serving:
         for partition in withdrawn:
             self._overlook(inquiry, partition)
         self._look_at(inquiry, changed)
+        # Only after `accept`: a question that this request withdraws proves nothing any more (decision 54).
         if message.replica_id >= 0:
             self._confirm(inquiry, message, changed, lost=session.answers < answers)
         return inquiry
@@ -230,6 +237,7 @@ class Serving:
         A follower whose request is in transit proves itself by that (`on_followed`), and may be hurried again then.
         """
         for inquiry in list(self._followers.get(node, ())):
+            # Without an open question, the next request would prove nothing about this partition.
             if partition in inquiry.open:
                 self._try_answer(inquiry, final=True)
 
@@ -237,10 +245,12 @@ class Serving:
         """Begin a node's session, which replaces that of the same connection. Without a free slot, serve without
         one.
         """
+        # First: it frees the slot of the former session, and later it would end the new one with it.
         self._end_sessions(connection)
         session, evicted = self._cache.begin(questions, self._context.now, connection)
         if evicted is not None:
             former = self.sessions[evicted.id]
+            # Noted before `_end` forgets it: the answer has its follower begin another session before a timeout.
             waits = former.request
             self._end(former)
             if waits is not None:
@@ -249,6 +259,7 @@ class Serving:
         if session is None:
             inquiry = Inquiry(None, questions, connection)
         else:
+            # No copy: `accept` and `answer` open and close questions in the session's own dictionary.
             inquiry = self.sessions[session.id] = Inquiry(session, session.open, connection)
             self._followers.setdefault(node, {})[inquiry] = None
         self._look_at(inquiry, inquiry.open)
@@ -256,7 +267,9 @@ class Serving:
 
     def _look_at(self, inquiry: Inquiry, partitions: Iterable[PartitionId]) -> None:
         for partition in partitions:
+            # Even if there is no news: the replica has to account the question, which may move the high watermark.
             inquiry.news[partition] = None
+            # The new question says which high watermark its sender knows by now.
             inquiry.held.pop(partition, None)
             self._waiting.setdefault(partition, {})[inquiry] = None
 
@@ -267,6 +280,7 @@ class Serving:
         waiting = self._waiting.get(partition)
         if waiting is not None:
             waiting.pop(inquiry, None)
+            # `wake` goes by the keys: an empty entry would have a turn settled for nobody.
             if not waiting:
                 del self._waiting[partition]
 
@@ -275,6 +289,7 @@ class Serving:
         if inquiry.request is not None:
             self._parked.pop(inquiry.request, None)
             inquiry.request = None
+        # The timer stays: to set one for each high watermark would wake the driver each time.
         inquiry.is_quiet = False
 
     def _end(self, inquiry: Inquiry) -> None:
@@ -300,6 +315,7 @@ class Serving:
     def _set_timer(self, inquiry: Inquiry, expires: float) -> None:
         inquiry.expires = expires
         if inquiry.timer is not None:
+            # It comes earlier and is set again then: most requests are answered long before, and cost no timer.
             if inquiry.timer_at <= expires:
                 return
             inquiry.timer.cancel()
@@ -317,6 +333,7 @@ class Serving:
 
     def _tell_later(self, inquiry: Inquiry) -> None:
         """Send held-back news after a while, even without other news."""
+        # The first one sets the time: moved by each further one, it would never come under steady commits.
         if not inquiry.is_quiet:
             inquiry.is_quiet, inquiry.tell_at = True, self._context.now + QUIET_DELAY
             if inquiry.quiet is None:
@@ -329,6 +346,7 @@ class Serving:
         inquiry.quiet = None
         if not inquiry.is_quiet:
             return
+        # The timer was set for an earlier request of the session.
         if inquiry.tell_at > self._context.now:
             self._set_quiet(inquiry)
         else:
@@ -338,6 +356,7 @@ class Serving:
 
     def wake(self, partition: PartitionId) -> None:
         """The partition may have news for its askers."""
+        # A current read waits for the high watermark even if nobody has an open question.
         if partition in self._waiting or partition in self.current_reads.watches:
             self.woken[partition] = None
             self._context.is_unsettled = True
@@ -352,6 +371,8 @@ class Serving:
 
         This happens at the end of a turn, not at each event, so that one answer covers all appends of a turn.
         """
+        # A question that is accounted may move the high watermark, which wakes its partition again. This ends: the
+        # same question moves it once.
         while self.woken:
             woken, self.woken = self.woken, {}
             self._look_again(woken)
@@ -368,15 +389,18 @@ class Serving:
             leader = replica.leader if replica is not None else None
             for inquiry in waiting:
                 assert partition in inquiry.open, f"{partition} is waited for, and nobody has asked about it"
+                # Also if no request waits: the next one does not repeat the question, and finds the news here.
                 inquiry.news[partition] = None
                 if inquiry.request is not None and not self._may_wait(inquiry, partition, leader):
                     due[inquiry] = None
-        # Only now, because an answer includes the news of every partition that has some.
+        # Only now, because an answer includes the news of every partition that has some, and takes its asker out of
+        # `waiting`.
         for inquiry in due:
             self._try_answer(inquiry, final=False)
 
     def _may_wait(self, inquiry: Inquiry, partition: PartitionId, leader: LeaderRole | None) -> bool:
         """Whether the only possible news for this follower is a high watermark, which is held back then."""
+        # A replica that leads no more has an error to tell.
         if leader is None or not leader.has_all(inquiry.open[partition]):
             return False
         message = inquiry.message
@@ -412,11 +436,13 @@ class Serving:
         # A new asker gets everything, so that news also reach peers whose sessions are always short.
         goes_on = message.session_epoch > NEW_SESSION
         self._gathering.gather(inquiry, list(inquiry.news), gathered, hold=goes_on)
+        # Nothing is closed yet: what was gathered stays news, and is read again together with what comes.
         if not final and not gathered.urgent and gathered.size < max(1, message.min_bytes):
             if inquiry.held:
                 self._tell_later(inquiry)
             return False
         if inquiry.held:
+            # After the news: a full answer leaves out high watermarks rather than batches.
             self._gathering.gather(inquiry, list(inquiry.held), gathered, hold=False)
         results, session = gathered.results, inquiry.session
         if session is None:
@@ -427,6 +453,8 @@ class Serving:
                 # An answered question is closed; partitions without room in this answer stay news for the next.
                 self._overlook(inquiry, partition)
             session.answer(results)
+            # Above every earlier mark: a current read that comes between two answers of one instant tells
+            # them apart.
             self.last_mark = max(self._context.now, nextafter(self.last_mark, inf))
             inquiry.sent_at = self.last_mark
         response = FetchResponse(
