@@ -334,7 +334,8 @@ class LeaderRole:
             if event.leader_epoch == NO_EPOCH or event.replica_id not in self.followers:
                 return ErrorCode.UNKNOWN_LEADER_EPOCH
             # A late fetch of a process whose successor has fetched: the log of the successor counts (KIP-903).
-            if event.incarnation < self.followers[event.replica_id].incarnation:
+            known = self._replica.live.get(event.replica_id, -1)
+            if event.incarnation < max(known, self.followers[event.replica_id].incarnation):
                 return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if event.fetch_offset < log.log_start_offset:
             # Tested before divergence (KAFKA-12996): what was deleted cannot be compared.

@@ -98,7 +98,7 @@ class Serving:
             return
         assert inquiry.request is None, "a session has one request at a time"
         inquiry.request, inquiry.message = request, message
-        final, reads = message.max_wait_ms <= 0, self.current_reads
+        final, reads = message.max_wait_ms <= 0 or message.min_bytes <= 0, self.current_reads
         # A current read is proved by a fetch that continues an answer given after the question (decision 55).
         # One that comes too early is answered at once, even with nothing: the next one is the proof.
         if reads.watches and node >= 0 and inquiry.session is not None:

@@ -99,6 +99,22 @@ def test_a_joining_member_counts_from_its_proposal_on() -> None:
     assert lead.high_watermark == 3
 
 
+def test_a_late_fetch_of_a_process_that_was_replaced_counts_for_nothing() -> None:
+    """The log of its successor may be shorter: the power may have failed in between."""
+    lead = Lead(isr=(A, B, C))
+    lead.append(3)
+    lead.fetch(B, 3)
+    lead.fetch(C, 2)
+    lead.step(ev.NodesChanged(live={**LIVE, C: LIVE[C] + 1}))
+    for offset in (2, 3):
+        lead.fetch(C, offset)
+        assert lead.answer.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert lead.high_watermark == 2
+    lead.fetch(C, 3, incarnation=LIVE[C] + 1)
+    assert lead.answer.error == ErrorCode.NONE
+    assert lead.high_watermark == 3
+
+
 def test_one_that_asks_the_same_again_may_have_become_eligible() -> None:
     lead = Lead()
     lead.step(ev.NodesChanged(live={A: 11, B: 12}))

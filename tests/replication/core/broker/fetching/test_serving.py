@@ -222,6 +222,15 @@ def test_min_bytes_are_waited_for_but_no_longer_than_max_wait() -> None:
     assert results(serve.wait(0.6))[0].size == SIZE
 
 
+def test_who_asks_for_no_bytes_is_answered_at_once() -> None:
+    """As by Kafka (fetch.min.bytes=0), with and without records."""
+    serve = Serve()
+    (partition,) = serve.partitions
+    assert results(serve.fetch(serve.question(partition, 0), min_bytes=0)) == {}
+    serve.append(partition)
+    assert results(serve.fetch(serve.question(partition, 0), min_bytes=0))[0].size == SIZE
+
+
 def test_an_error_does_not_wait_for_bytes() -> None:
     serve = Serve()
     unknown = structs.replace(serve.question(serve.partitions[0], 0), topic="nobody", leader_epoch=-1)
