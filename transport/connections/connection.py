@@ -102,6 +102,7 @@ class Connection:
             credit=hello.window,
             on_release=self.queued,
         )
+        # Before a frame is read: the gate of the handshake lets no large payload in.
         link.set_gate(self)
         self._scope = trio.CancelScope()
         self._alarm = trio.CancelScope()
@@ -154,15 +155,18 @@ class Connection:
 
         def done(answer: Response | TransportError) -> None:
             answers.append(answer)
+            # Refused at once, a request is answered while its task still runs: trio reschedules no running task.
             if waiting:
                 trio.lowlevel.reschedule(task)
 
+        # First: a caller that is cancelled already sends nothing.
         await trio.lowlevel.checkpoint_if_cancelled()
         handle = self.request_nowait(
             kind, body, parts, timeout=timeout, max_response=max_response, on_done=done
         )
 
         def abort(_: Callable[[], object]) -> trio.lowlevel.Abort:
+            # Withdrawn: a late answer must not reschedule a task that has gone on.
             handle.cancel()
             return trio.lowlevel.Abort.SUCCEEDED
 
@@ -201,6 +205,7 @@ class Connection:
         except TransportError as error:
             on_done(error)
             return RequestHandle(self.withdraw, Pending(None, math.inf, kind, b"", (), 0))
+        # `_watch` sleeps until `_alarm_at`, and finds later deadlines when it wakes. An earlier one moves it.
         if deadline < self._alarm_at:
             self._alarm.deadline = self._alarm_at = deadline
         if self._turn.is_open:
@@ -208,6 +213,7 @@ class Connection:
         elif self._session.is_alone:
             self.flush()
         else:
+            # Others are under way, and more may be asked before the writer runs: it gathers them into one write.
             self._wake_writer()
         return RequestHandle(self.withdraw, pending)
 
@@ -222,6 +228,7 @@ class Connection:
         """Take no more requests, let those under way finish for `grace` seconds, then close. Idempotent."""
         try:
             if not self.closed.is_set():
+                # Before the wait: the peer asks nothing more, and learns which of its requests never began.
                 self._session.go_away()
                 self._wake_writer()
                 with trio.move_on_after(grace):
@@ -239,9 +246,11 @@ class Connection:
 
     async def _farewell(self) -> None:
         while not (self._session.is_idle and not self._session.outbox and not self._link.has_rest):
+            # No pause between the look and the wait: `_check_idle` finds this event.
             self._idle = trio.Event()
             await self._idle.wait()
         if self._link.caps.half_close:
+            # `_end` resets the link, and answers that the peer has not read would be lost: the peer ends first.
             await self._link.send_eof()
             await self.closed.wait()
         else:
@@ -252,6 +261,8 @@ class Connection:
             # Its traceback refers to what was being received when it was raised.
             self.close_reason = error.with_traceback(None)
             self.closed.set()
+            # `run` ends the session a moment later: its callbacks must not run amid the work of the caller, which
+            # may flush for others.
             self._link.abort()
             self._scope.cancel()
 
@@ -267,14 +278,17 @@ class Connection:
                     nursery.start_soon(self._guard, self._watch)
                     nursery.start_soon(self._read)
         finally:
+            # A cancelled nursery gives no reason for the end. After any other end this changes nothing.
             self._end(
                 LinkClosed(f"the connection to {self._name} was closed with its nursery", peer=self.url)
             )
             assert self.close_reason is not None
+            # Before `POOL.left`: callbacks release payloads, and the pool keeps nothing behind the last connection.
             self._session.end(self.close_reason)
             self._first = []
             self._link.set_gate(_NO_GATE)
             POOL.left()
+            # Last: `_farewell` finds a session that has ended.
             if self._idle is not None:
                 self._idle.set()
 
@@ -297,14 +311,17 @@ class Connection:
         self._end(error)
 
     def _lost(self, error: TransportError) -> TransportError:
+        # After our GOAWAY the end of the link is the answer to it, and no loss.
         if self._session.goes:
             return self._closed_here()
         if self._session.peer_goes:
+            # Its GOAWAY has ended those that it had not begun. The rest may have been carried out.
             text = f"{self._name} has closed the connection"
             return PeerGoingAway(text, peer=self.url, delivery="maybe")
         return ConnectionLost(f"the connection to {self._name} is lost: {error}", peer=self.url)
 
     async def _read(self) -> None:
+        # Frames right behind the handshake come first.
         frames, self._first = self._first, []
         try:
             # Without `_guard`, and the link's: each coroutine above one that waits runs when it goes on.
@@ -312,6 +329,7 @@ class Connection:
             while True:
                 if frames:
                     self._take(frames)
+                # Unread bytes fill the buffers of the system, and so hold the peer up.
                 while self._is_congested():
                     self._relieved = trio.Event()
                     await self._relieved.wait()
@@ -329,9 +347,11 @@ class Connection:
         """Dispatch frames, then send all that they gave rise to."""
         now = self._now()
         session = self._session
+        # One turn: answers to all of these frames leave at its end, by one write for each connection.
         with self._turn:
             for frame in frames:
                 session.receive(frame, now)
+            # The session notes nobody for its own frames: PONGs, ends of cancelled requests, requests that waited.
             if session.outbox:
                 self._turn.note(self)
         if self._idle is not None:
@@ -348,17 +368,20 @@ class Connection:
         await self._session.intake.wait()
 
     def _serve(self, request: Request) -> None:
+        # Before the handler, whose answer is sent by it.
         request.connection = self
         if self._handler is None:
             request.payload.release()
             self._session.fail(request, Status.NO_HANDLER, "no requests are served on this connection")
             return
+        # None permits the kind: for nearly every request one look-up is all.
         if self._verdicts.get(request.kind, _UNASKED) is not None and not self._may(request):
             return
         try:
             self._handler(request)
         except Exception as error:
             log.exception("the handler of request %d from %s failed", request.kind, self._name)
+            # The handler may have answered before it failed, and an answer is given once.
             if request.corr in self._session.unanswered:
                 self._session.fail(request, Status.INTERNAL, f"{type(error).__name__}: {error}")
 
@@ -386,7 +409,9 @@ class Connection:
     def _is_congested(self) -> bool:
         session, limits, intake = self._session, self._limits, self._session.intake
         return (
+            # Not `>=`: a peer that keeps to the limit is always read. Its answers and CANCELs come this way, too.
             len(session.unanswered) > limits.max_in_flight
+            # In this order: most connections hold nothing, and need not ask the budget.
             or ((intake.held > 0 or intake.bodies > FREE_BODIES) and intake.is_congested)
             or session.outbox_bytes > limits.send_budget_bytes
         )
@@ -405,16 +430,19 @@ class Connection:
     def flush(self) -> None:
         """Send what is queued from here, if it is small and nothing else is being sent: a task switch less."""
         session = self._session
+        # Payloads that a turn releases only note this connection (`queued`): its reader may go on by them.
         if self._relieved is not None:
             self._check_relieved()
         if not session.outbox:
             return
+        # A writer that is awake may be amid frames that come before these, and takes these next.
         if self._sleeping_writer is None or session.outbox_bytes > _NOW_BYTES:
             self._wake_writer()
             return
         pieces: list[Part] = []
         try:
             try:
+                # Inside of the `try`: a part that was released meanwhile raises here.
                 for head, parts, _, is_small in session.outbox:
                     if is_small:
                         # One piece on its way out: more are looked at one by one, by everybody there.
@@ -431,6 +459,7 @@ class Connection:
             # Whoever flushes may be about something else: it ends with this connection.
             self._fail(error)
             return
+        # The link has all of it: a rest leaves before any later frame, by the writer.
         if taken:
             session.outbox.clear()
             session.outbox_bytes = 0
@@ -440,6 +469,7 @@ class Connection:
             self._check_idle()
 
     def _wake_writer(self) -> None:
+        # Taken out at once: trio reschedules a task once for each wait.
         task, self._sleeping_writer = self._sleeping_writer, None
         if task is not None:
             trio.lowlevel.reschedule(task)
@@ -447,11 +477,13 @@ class Connection:
     async def _write(self) -> None:
         session, link = self._session, self._link
         while True:
+            # No pause between this look and the sleep: a frame that is queued later finds the writer asleep.
             if not session.outbox and not link.has_rest:
                 await self._sleep_until_queued()
                 continue
             frames = self._next_batch()
             await link.send_many(frames)
+            # After the send: `_farewell` ends this direction, and these frames must be out.
             self._check_idle()
             self._check_relieved()
 
@@ -459,6 +491,7 @@ class Connection:
         self._sleeping_writer = trio.lowlevel.current_task()
 
         def abort(_: Callable[[], object]) -> trio.lowlevel.Abort:
+            # A frame that is queued before this task runs must not reschedule it a second time.
             self._sleeping_writer = None
             return trio.lowlevel.Abort.SUCCEEDED
 
@@ -488,6 +521,7 @@ class Connection:
     async def _watch(self) -> None:
         """Requests end at their deadlines; a silent peer is asked for a sign of life, then given up."""
         interval = self._limits.keepalive
+        # -1 is no number of bytes: the first tick is never a silent one.
         seen, sent, silent = -1, 0, 0
         next_tick = trio.current_time() + interval
         while True:
@@ -501,6 +535,7 @@ class Connection:
                 # Ticks are counted, not seconds: a process that was stopped itself hears its peer before it judges.
                 # A large frame that the peer takes slowly is a sign of life; what goes out at once is none.
                 takes = self._sleeping_writer is None and self._link.sent != sent
+                # While nothing is read here, the silence of the peer is our own doing.
                 deaf = self._is_congested() or self._session.intake.is_held_back
                 silent = 0 if deaf or takes or self._link.received != seen else silent + 1
                 if self._link.received == seen:
@@ -511,8 +546,10 @@ class Connection:
                 if deaf:
                     # Nor do we hear the peer ask for a sign of life.
                     self._session.ping()
+            # CANCELs of expired requests and PINGs may have been queued.
             self._wake_writer()
             self._check_idle()
+            # Others make room in the common budget by their releases, and then nothing else wakes this reader.
             self._check_relieved()
 
     def _ask_for_life(self, silent: int) -> None:
@@ -574,6 +611,7 @@ async def connect(
     is_dialled = False
     with trio.move_on_after(timeout):
         link = await _border.dial(transport, endpoint)
+        # From here on somebody is known to listen: clients have more patience then (`ConnectSlowError`).
         is_dialled = True
         try:
             introduced = await introduce(
@@ -591,6 +629,7 @@ async def connect(
                 f"{url}: the connection ended during the handshake: {error}{hint}", peer=url
             ) from error
         except BaseException:
+            # Also for a handshake that is cancelled: its link must not stay open.
             link.abort()
             raise
         connection = Connection(link, introduced, handler, lane=lane, dialer=True, budget=budget)

@@ -104,6 +104,7 @@ class Sender:
 
     def fence(self, error: ProducerFencedError) -> None:
         """Another producer has this one's id: nothing more is sent."""
+        # Barred at once: until the next look `send` would still take records, only to have them fail.
         self.fenced = self.barred = error
         self.wake(0)
 
@@ -117,6 +118,7 @@ class Sender:
 
     def give_up_transaction(self, error: ClientError) -> None:
         """Nothing more of it is sent; what is in flight comes to rest."""
+        # Before the failures, which follow from it: `_settle` warns of none, and `_fail_unsent` marks them as seen.
         self._given_up = error
         self._fail_unsent(error)
         self.wake(0)
@@ -144,8 +146,10 @@ class Sender:
             due = _NEVER
             with trio.CancelScope() as alarm:
                 while True:
+                    # Before the look: a wake-up meanwhile may be for something that the look has passed already.
                     self._event = trio.Event()
                     self._armed = _NEVER
+                    # One turn: the requests of a look leave by one write for each connection.
                     with self._turn:
                         self._armed = self._pump()
                     if self._armed < due:
@@ -164,14 +168,18 @@ class Sender:
         """Send all that may be sent; gives the time at which to look again."""
         now = self._now()
         self.fenced = self.fenced or self._identities.fenced
+        # First: nothing of a fenced producer, or of a transaction that was given up, may go below.
         if self.fenced is not None:
             self.barred = self.fenced
             self._fail_unsent(self.fenced)
         elif self._given_up is not None:
             self._fail_unsent(self._given_up)
+        # Before the queues: batches of an abandoned request go to their new leader in this same look.
         self._check_requests(now)
+        # Before the queues, too: a batch past its deadline must not be sent again.
         next_at = self._expire(now)
         ready: dict[int, list[PartitionQueue]] = {}
+        # A copy: a batch may fail below, and its callback may send, which adds a queue.
         for queue in list(self.accumulator.active):
             if not queue.waiting:
                 del self.accumulator.active[queue]
@@ -186,6 +194,7 @@ class Sender:
                 next_at = min(next_at, at)
         for node_id, queues in ready.items():
             next_at = min(next_at, self._send_to(node_id, queues, now))
+        # Last, so that the requests of this look count.
         for request in self._requests:
             next_at = min(next_at, request.next_check)
         return next_at
@@ -195,13 +204,16 @@ class Sender:
         due = queue.waiting[0].created + self._linger
         if due > now and self._lingers(queue):
             return due
+        # Batches in flight must settle first: an answer wakes the task.
         if not queue.may_send(leader):
             return _NEVER
         if leader.node_id < 0:
+            # Each look of the cluster wakes the task (`_metadata_changed`).
             self._cluster.suspect(queue.topic, queue.partition, leader)
             return _NEVER
         if queue.paused_until(leader) > now:
             return queue.paused_until(leader)
+        # Last, since it changes the queue: an epoch may begin, and bytes get other sequences.
         if self._is_idempotent and not self._identified(queue):
             return _NEVER
         return now
@@ -209,6 +221,7 @@ class Sender:
     def _lingers(self, queue: PartitionQueue) -> bool:
         """Only the open batch does, while it is small and no flush waits."""
         first = queue.waiting[0]
+        # A task that waits for memory gets it from batches that are sent: to linger would only hold it up.
         hurry = self.flushing or self.accumulator.waiting
         return not hurry and first is queue.tail.open and first.data is None and first.size < self._batch_size
 
@@ -219,6 +232,7 @@ class Sender:
         if queue.needs_epoch:
             return self._begin_epoch(queue)
         if queue.identity is None:
+            # A queue that has one keeps it, though others have moved on, until its log misses something.
             queue.identity = self._identities.current
         if queue.identity is None:
             self._identities.want()
@@ -227,17 +241,21 @@ class Sender:
     def _in_transaction(self, queue: PartitionQueue) -> bool:
         """Each transaction begins at sequence 0 in each partition. One that lacks a batch sends no more of them."""
         if queue.identity != self._transaction:
+            # Nothing is pending when a transaction begins, but a batch that has expired may still be in flight.
             if self._transaction is None or queue.in_flight or queue.failed:
                 return False
             queue.begin_epoch(self._transaction, begins_at_zero=True)
+        # Before the first request: whatever its answer, the coordinator must end what may be in a log.
         self.has_sent = True
         return not queue.needs_epoch
 
     def _begin_epoch(self, queue: PartitionQueue) -> bool:
         identity = self._identities.current
         if identity is None or identity == queue.identity:
+            # Several queues may need an epoch at a time. One answer serves all of them: each moves on to it.
             self._identities.want()
             return False
+        # A new epoch begins at sequence 0, whatever the log lacks of the old one (KIP-360).
         for batch in queue.begin_epoch(identity):
             try:
                 batch.restamp(identity, queue.next_sequence)
@@ -245,6 +263,7 @@ class Sender:
                 queue.waiting.remove(batch)
                 self._settle(batch, -1, unmade(batch, error))
             else:
+                # Not before: a batch that could not be made would leave a gap.
                 queue.stamped(batch)
         return bool(queue.waiting)
 
@@ -298,11 +317,13 @@ class Sender:
                 request.sent.append((queue, batch))
         if not request.sent:
             return False
+        # Before the hand-over, in which a request that cannot be sent is answered at once (`_answered`).
         self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
         self._requests[request] = None
         self._hand_over(connection, request)
         if self.expect is not None:
             self.expect()
+        # A request that failed at once is not there any more: its batches go again, and must not settle twice.
         if self._acks == 0 and request in self._requests:
             for _, batch in request.sent:
                 self._settle(batch, -1, None)
@@ -312,6 +333,7 @@ class Sender:
         outcome: Outcome = "absent"
         try:
             body, parts = self._message(request)
+            # From here on the connection may have queued the request when something raises.
             outcome = "unknown"
             request.handle = connection.request_nowait(
                 m.Kind.PRODUCE,
@@ -323,6 +345,7 @@ class Sender:
         except TransportError as error:
             self._answered(request, error)
         except Exception as error:
+            # Raised by `_answered`, and not by the hand-over: batches that it has settled must not settle twice.
             if request not in self._requests:
                 raise
             self._unsendable(request, error, outcome)
@@ -357,6 +380,7 @@ class Sender:
     def _take(self, queue: PartitionQueue) -> Batch | None:
         """The first waiting batch, in flight now; None if its bytes cannot be made."""
         batch = queue.waiting[0]
+        # First: no record may join a batch whose bytes are being made.
         if batch is queue.tail.open:
             queue.tail.open = None
         if batch.data is None and batch.count > 1:
@@ -365,6 +389,7 @@ class Sender:
         del self.accumulator.active[queue]
         if len(queue.waiting) > 1:
             self.accumulator.active[queue] = None
+        # A batch that goes again keeps its bytes: the leader recognises it by its sequence (KIP-98).
         if batch.data is None and not self._seal(queue, batch):
             return None
         queue.is_held_up = False
@@ -410,6 +435,7 @@ class Sender:
 
     def _answered(self, request: _Request, outcome: Response | TransportError) -> None:
         if request not in self._requests:
+            # `_unsendable` has refused its batches, although it may have been queued: only memory is given back.
             if isinstance(outcome, Response):
                 outcome.release()
             return
@@ -442,6 +468,7 @@ class Sender:
                 self._muted_until[request.node_id] = trio.current_time() + answer.throttle_time_ms / 1000
         except wire.WireError as error:
             _log.error("node %d: %s", request.node_id, error)
+            # Nothing is known of its batches: `code_of` makes this an unknown error with an unknown outcome.
             results = {}
         for queue, batch in request.sent:
             result = results.get((queue.topic, queue.partition))
@@ -458,7 +485,9 @@ class Sender:
             said = f"one record is too large by itself: {said}" if said else said
         error = error_for(code, str(queue), said, outcome="absent" if code.definite else "unknown")
         if result is not None and result.leader >= 0:
+            # Before `_suspect`, which looks for no successor where one is known by now (KIP-951).
             self._cluster.hint(queue.topic, queue.partition, Leader(result.leader, result.leader_epoch))
+        # Before the error counts as final: here it only says that an earlier batch is missing.
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and queue.follows_a_failure(batch):
             return self._failed(queue, batch, error, written=False)
         if not code.retriable:
@@ -476,6 +505,7 @@ class Sender:
         return self._failed(queue, batch, error, written=not code.definite)
 
     def _acknowledged(self, queue: PartitionQueue, batch: Batch, base_offset: int) -> None:
+        # Also for a batch that has expired meanwhile: it leaves no gap, and needs no new epoch.
         queue.acknowledged(batch)
         self._cluster.trust(queue.topic, queue.partition)
         if not batch.done:
@@ -485,6 +515,7 @@ class Sender:
         """Send a refused batch of several records as smaller ones, under the same sequences (KIP-126)."""
         try:
             parts, starts = divided(batch, self.accumulator.largest_batch(batch))
+            # All parts are sealed before the queue changes: if one cannot be, the batch is refused as it stands.
             if queue.sequenced:
                 self._seal_parts(queue, batch.sequence, parts)
         except Exception as failure:  # noqa: BLE001 - whatever it is, it is about this batch alone
@@ -521,8 +552,10 @@ class Sender:
         """An attempt failed retriably; `written`: it may have reached the log nevertheless."""
         batch.last_error = error
         if batch.done:
+            # Its outcome is told already: no other attempt is made, but the window must know of a possible gap.
             queue.given_up(batch, written=written)
         elif batch.attempts > self._settings.retries:
+            # First: it notes whether the batch may be in the log, and the outcome says so.
             queue.given_up(batch, written=written)
             self._give_up(queue, batch, error)
         else:
@@ -542,12 +575,14 @@ class Sender:
         for batch in list(self.accumulator.pending):
             queue = self.accumulator.queue_of(batch)
             if batch.done or batch in queue.in_flight:
+                # An answer will decide about a batch in flight.
                 continue
             queue.withdraw(batch)
             if batch is queue.tail.open:
                 queue.tail.open = None
             # Whoever gives a transaction up knows that its records are not delivered.
             batch.looked_at |= why is self._given_up
+            # An error for each batch, since their outcomes differ.
             error = type(why)(str(why), outcome="unknown" if batch.maybe_written else "absent")
             self._settle(batch, -1, error)
 
@@ -572,10 +607,12 @@ class Sender:
             # What was divided differs from what was refused: it need not wait.
             seconds = 0.0 if any(not batch.attempts for batch in queue.failed) else pause(queue.retries + 1)
             queue.repeat(trio.current_time() + seconds)
+            # The queue left `active` with its last batch (`_take`): no look would come upon it.
             self.accumulator.active[queue] = None
 
     def _suspect(self, queue: PartitionQueue) -> None:
         assert isinstance(queue.target, Leader)
+        # The leader that was sent the batches: a successor that is known by now has not failed.
         self._cluster.suspect(queue.topic, queue.partition, queue.target)
 
     def _settle(self, batch: Batch, base_offset: int, error: ClientError | None) -> None:
@@ -584,9 +621,11 @@ class Sender:
             failed = counted(batch.count, "record")
             _log.log(level, "%s failed: %s (outcome: %s)", failed, error, error.outcome)
             if self.on_failure is not None:
+                # Before the callbacks, which may send: the transaction has failed, and takes no more records.
                 self.on_failure(error)
         batch.settle(base_offset, error)
         batch.let_go()
+        # Last: it takes only batches that are done from `pending`.
         self.accumulator.release(batch)
 
     # Time
@@ -594,7 +633,9 @@ class Sender:
     def _expire(self, now: float) -> float:
         """Fail what is past its delivery timeout; gives when the next one will be."""
         pending = self.accumulator.pending
+        # All batches have the same timeout, and parts keep their place: the first is due first.
         if pending and pending[0].deadline <= now:
+            # A copy: `_settle` takes batches out.
             for batch in list(pending):
                 if batch.deadline > now:
                     break
@@ -605,8 +646,10 @@ class Sender:
     def _expire_batch(self, batch: Batch) -> None:
         queue = self.accumulator.queue_of(batch)
         flying = batch in queue.in_flight
+        # One in flight stays in its window: its request carries other batches, and only the answer shows a gap.
         if not flying:
             queue.withdraw(batch)
+        # Later records would join a batch that is never sent.
         if batch is queue.tail.open:
             queue.tail.open = None
         outcome: Outcome = "unknown" if batch.maybe_written or flying else "absent"
@@ -638,17 +681,22 @@ class Sender:
                 self._cluster.silent(request.node_id)
                 for queue, _ in request.sent:
                     self._suspect(queue)
+            # Only with sequences, by which a new leader recognises a batch that the former one appended (KIP-98).
+            # Without them the batch would be in the log twice.
             if (changed or is_slow) and self._is_idempotent and self._moved(request, now):
                 self._abandon(request)
 
     def _moved(self, request: _Request, now: float) -> bool:
         """All its partitions, or after a while any of them, are led by another node now."""
         leaders = (queue.leader.node_id for queue, _ in request.sent)
+        # While no leader is known (-1) the former one may still answer.
         gone = [node_id not in (-1, request.node_id) for node_id in leaders]
+        # Partitions that have not moved get a moment for their answer: abandoned, their batches go again, too.
         return all(gone) or (any(gone) and now - request.sent_at >= MOST)
 
     def _abandon(self, request: _Request) -> None:
         handle = request.handle
+        # Its delivery is "maybe": the former leader may have appended the batches.
         error = DeadlineExceeded("leadership moved while the request was under way")
         self._answered(request, error)
         if handle is not None:

@@ -166,6 +166,7 @@ class LogWriter:
         self._loop_waits = False
         self._is_much = False
         """The work under way is not little, or has been waited for in vain."""
+        # A daemon: a thread that hangs in the device must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=f"insync-log-{name}", daemon=True)
         self._token: trio.lowlevel.TrioToken | None = None
         self._stopped = trio.Event()
@@ -192,8 +193,11 @@ class LogWriter:
             if is_large or self.queued > FEW:
                 self._is_much = True
         else:
+            # Work beside counts neither here nor at its end (`_resume`): a long queue has acks=0 wait for appends,
+            # and appends to other logs do not wait for it.
             self.queued += not work.waits
             self._is_much = True
+        # Before the thread is asked: one that finds nothing sleeps until it is asked again.
         self._queue.append(work)
         if self._turn.is_open and not is_large:
             # Thousands of partitions may be written to in one turn: each time that the thread is woken, the two
@@ -205,10 +209,13 @@ class LogWriter:
     def flush(self) -> None:
         """At the end of a turn, or when one hurries: have little work done now."""
         if self._is_much or self._token is None:
+            # Before `start` no thread would answer. The ask is counted: the first `rest` of the thread ends by it.
             self._handover.ask()
             return
+        # Before the thread is asked: it looks at this when it is done, and wakes no loop that waits.
         self._loop_waits = True
         if not self._handover.ask_and_wait(BRIEF):
+            # Before `_collect`, which takes it back if the thread was late by little and all is done.
             self._is_much = True
         self._loop_waits = False
         # The thread may have looked at `_loop_waits` before, and leaves it to us then.
@@ -217,6 +224,7 @@ class LogWriter:
     def _collect(self) -> None:
         """Tell of all that was done."""
         while self._done:
+            # Taken out first: the turn in `_deliver` ends by `flush`, which collects again. Nothing is told twice.
             self._deliver(*self._done.popleft())
 
     def fall_silent(self) -> None:
@@ -245,27 +253,37 @@ class LogWriter:
             self.has_failed = True
             tell(self._token, self._report, error)
         finally:
+            # Also after an error: their threads would wait for work for good.
             self._beside.end()
             self._flushes.end()
+            # Before the end is told: the system may give the id of this thread to another, which nobody may bind.
             self._handover.end()
+            # Last of all: `stop` returns by it, and the log directory is closed behind it.
             tell(self._token, self._stopped.set)
 
     def _work(self) -> None:
         assert self._token is not None
         asked = 0
+        # A stop waits for the work beside, behind which more is held. A thread beside that died resumes no lane.
         while not self._stopping or (self._lanes_beside and not self._side_has_died):
             if not self._queue:  # a lane may have been resumed without waking this thread
                 asked = self._handover.rest(asked)
             queue = self._queue
             if len(queue) == 1 and self._append_alone(queue[0]):
                 queue.popleft()
+                # `_done` has it by now, and a loop that gives up waiting says so before it collects: one of the two
+                # sees the word of the other.
                 if not self._loop_waits:
+                    # Not by `tell`: where the loop has ended this raises, and the thread writes nothing more.
                     self._token.run_sync_soon(self._collect)
                 continue
             work: list[Work | _Resume] = []
+            # By number: others add to the queue meanwhile, which no iteration survives. And the end of this portion
+            # is told before the next one begins.
             for _ in range(len(self._queue)):
                 each = self._queue.popleft()
                 if each is None:
+                    # No `break`: a lane that was resumed may stand behind it.
                     self._stopping = True
                 else:
                     work.append(each)
@@ -279,6 +297,7 @@ class LogWriter:
                         self._flushes.submit(apart)
                     else:
                         self._beside.submit(apart)
+                # A count alone wakes nobody: the loop hears of these appends when they are flushed.
                 if told and not self._loop_waits:
                     self._token.run_sync_soon(self._collect)
 
@@ -308,6 +327,7 @@ class LogWriter:
             work = left.popleft()
             lane = work.lane
             if isinstance(work, _Resume):
+                # Here, and not where that work has ended: `_work` must not end before the held work is done, too.
                 self._lanes_beside -= 1
                 assert lane.held is not None
                 # All of it was asked for before anything that is still in this batch.
@@ -315,6 +335,7 @@ class LogWriter:
                 lane.held = None
                 continue
             if lane.held is not None:
+                # Not counted yet: it comes here again when its lane is resumed.
                 lane.held.append(work)
                 continue
             if isinstance(work, AppendWork):
@@ -322,11 +343,15 @@ class LogWriter:
                 runs.setdefault(lane, []).append(work)
                 continue
             if lane in runs:
+                # Within a log the order is that of asking: a call finds the appends before it written.
                 self._write(lane, runs.pop(lane), told, beside)
                 if lane.held is not None:
+                    # These appends are told after their flush, and the call after them.
                     lane.held.append(work)
                     continue
             if work.waits:
+                # At once, for later work of this batch, too. A call beside has its log for itself: `copy_tail`, for
+                # one, allows no append meanwhile.
                 self._hold(lane)
                 beside.append(work)
             else:
@@ -341,6 +366,7 @@ class LogWriter:
     ) -> None:
         """Do consecutive appends to one log; what they have to wait for goes to `beside`."""
         done = self._append_run(lane, run)
+        # Only a run that was written comes back itself: of dropped appends nothing is flushed.
         if done is run and lane.log is not None and lane.log.settings.flushes:
             self._hold(lane)
             beside.append(_FlushWork(lane, run))
@@ -353,6 +379,7 @@ class LogWriter:
 
     def _do_beside(self, work: SideWork) -> None:
         assert isinstance(work, CallWork)
+        # A lane has one piece of work beside at a time: no two threads share this list.
         self._do(work, self._notes.setdefault(work.lane, []))
 
     def _done_beside(self, portion: Sequence[SideWork]) -> None:
@@ -373,12 +400,14 @@ class LogWriter:
         assert self._token is not None
         self._done.append((told, 0))
         self._queue.extend(map(_Resume, lanes))
+        # A stop waits for `_lanes_beside`, which only the writer thread counts down.
         if self._stopping or any(lane.held for lane in lanes):
             self._handover.ask()
         tell(self._token, self._collect)
 
     def _died_beside(self, error: Exception) -> None:
         assert self._token is not None
+        # Before the thread is asked: it looks at this, and would otherwise rest for good while a stop waits.
         self.has_failed = self._side_has_died = True
         tell(self._token, self._report, error)
         self._handover.ask()
@@ -386,6 +415,7 @@ class LogWriter:
     def _append_run(self, lane: Lane, run: list[AppendWork]) -> Sequence[Told]:
         """Do consecutive appends to one log; returns what the event loop is to tell of them."""
         if lane.broken:
+            # After a failed append the log ends before it: these would stand behind a hole, and be acknowledged.
             return self._dropped(lane, run)
         assert lane.log is not None
         self._count += 1
@@ -395,6 +425,7 @@ class LogWriter:
         except StorageError as error:
             return self._dropped(lane, run, error)
         finally:
+            # Also after an error: a number that stays looks like a write that hangs.
             self.under_way = 0
         return run
 
@@ -407,6 +438,7 @@ class LogWriter:
         try:
             lane.log.flush()
         except StorageError as error:
+            # The batches are in the file, and still not acknowledged: the device may have none of them.
             return self._dropped(lane, run, error)
         return run
 
@@ -439,7 +471,9 @@ class LogWriter:
             told.append(Call(work.lane, partial(work.done, result), work.dropped))
 
     def _fail(self, lane: Lane, error: StorageError, told: list[Told]) -> None:
+        # By the thread that failed, before the loop hears of it: work that is queued already must find it.
         lane.broken = True
+        # A silent writer reports nothing: this alone then keeps the node from closing the folder as clean.
         self.has_failed = True
         told.append(Call(lane, partial(lane.failed, error)))
 
@@ -450,14 +484,18 @@ class LogWriter:
         if self._silent or not told:
             return
         try:
+            # One turn: answers leave by one write for each connection, and new appends wake the thread once.
             with self._turn:
                 for each in told:
+                    # Looked at for each: a completion before it, such as `failed`, may have closed the lane.
                     if each.lane.closed:
                         each.dropped()
                     else:
                         each.done()
+                # Inside of the turn, behind all of them: parked fetches are looked at once.
                 self._after()
         except Exception as error:  # noqa: BLE001 - not hidden: it ends the node
+            # The completion may have left the broker amid a step: nothing more is told.
             self.has_failed = True
             self._report(error)
 
