@@ -211,7 +211,8 @@ class ConsumerSettings(ClientSettings):
       "earliest", or "none": raise `OffsetOutOfRangeError`.
     isolation_level: "read_uncommitted": every record below the high watermark; "read_committed": records of a
       transaction only after its commit, and none of an aborted one (KIP-98).
-    fetch_min_bytes, fetch_max_wait_ms: a node answers when it has this many bytes, or after this time; with 0 bytes at once.
+    fetch_min_bytes, fetch_max_wait_ms: a node answers when it has this many bytes, or after this time; with 0
+      bytes at once.
     fetch_max_bytes, max_partition_fetch_bytes: maximum size of one answer, in all and for one partition; a larger
       batch is still delivered whole. The consumer reads ahead up to twice the latter for each partition. For
       compressed batches the limits also apply to the decompressed size: one `poll` returns at most

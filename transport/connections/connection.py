@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import trio
 
@@ -231,7 +232,8 @@ class Connection:
                 # Before the wait: the peer asks nothing more, and learns which of its requests never began.
                 self._session.go_away()
                 self._wake_writer()
-                with trio.move_on_after(grace):
+                # A peer that is lost meanwhile needs no farewell.
+                with trio.move_on_after(grace), suppress(TransportError):
                     await self._farewell()
         finally:
             self._end(self._closed_here())

@@ -279,15 +279,22 @@ class Sender:
         connection = self._cluster.links.nowait(node_id)
         if connection is None:
             return self._unreachable(node_id, queues)
+        next_at = _NEVER
         while queues and self._in_flight.get(node_id, 0) < self._limit:
             if not self._send_one(connection, node_id, queues, now):
                 # A callback that sends such records again must not keep the loop here.
                 self.wake(0)
                 break
-            queues = [
-                queue for queue in queues if queue.waiting and self._still_sendable(queue, node_id, now)
-            ]
-        return _NEVER
+            more = []
+            for queue in queues:
+                at = self._next_at(queue, node_id, now)
+                if at <= now:
+                    more.append(queue)
+                else:
+                    # The next batch may linger, perhaps for less time than the answers take.
+                    next_at = min(next_at, at)
+            queues = more
+        return next_at
 
     def _unreachable(self, node_id: int, queues: list[PartitionQueue]) -> float:
         at = self._cluster.links.retry_at(node_id)
@@ -296,9 +303,12 @@ class Sender:
                 self._cluster.suspect(queue.topic, queue.partition, queue.leader)
         return at
 
-    def _still_sendable(self, queue: PartitionQueue, node_id: int, now: float) -> bool:
+    def _next_at(self, queue: PartitionQueue, node_id: int, now: float) -> float:
+        """When the next waiting batch may go to this node; never, if there is none or it goes to another."""
         leader = queue.leader
-        return leader.node_id == node_id and self._sendable_at(queue, leader, now) <= now
+        if not queue.waiting or leader.node_id != node_id:
+            return _NEVER
+        return self._sendable_at(queue, leader, now)
 
     def _send_one(
         self, connection: Connection, node_id: int, queues: list[PartitionQueue], now: float
@@ -383,8 +393,9 @@ class Sender:
         # First: no record may join a batch whose bytes are being made.
         if batch is queue.tail.open:
             queue.tail.open = None
-        if batch.data is None and batch.count > 1:
-            batch = self._as_the_topic_takes_it(queue, batch)
+        if batch.data is None and batch.count > 1 and not self._divide_unsent(queue, batch):
+            return None
+        batch = queue.waiting[0]
         # The partitions take turns at the head of requests.
         del self.accumulator.active[queue]
         if len(queue.waiting) > 1:
@@ -395,13 +406,21 @@ class Sender:
         queue.is_held_up = False
         return queue.launch(queue.leader)
 
-    def _as_the_topic_takes_it(self, queue: PartitionQueue, batch: Batch) -> Batch:
-        """The first waiting batch, divided if the topic's limit is known to be lower than when it was gathered."""
+    def _divide_unsent(self, queue: PartitionQueue, batch: Batch) -> bool:
+        """Divide the first waiting batch if the topic's limit is known to be lower than when it was gathered.
+
+        False: its parts cannot be made, and it has failed.
+        """
         largest = self.accumulator.largest_batch(batch)
         if batch.size <= largest:
-            return batch
-        self._replace(queue, batch, *divided(batch, largest))
-        return queue.waiting[0]
+            return True
+        try:
+            self._replace(queue, batch, *divided(batch, largest))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is about this batch alone
+            queue.waiting.popleft()
+            self._settle(batch, -1, unmade(batch, error))
+            return False
+        return True
 
     def _replace(
         self, queue: PartitionQueue, batch: Batch, parts: Sequence[Batch], starts: Sequence[int]
@@ -454,10 +473,10 @@ class Sender:
         if isinstance(error, NotAuthorisedError):
             for queue, batch in request.sent:
                 self._refused(queue, batch, AuthorizationError(f"{queue}: {error}"))
-            return
-        for queue, batch in request.sent:
-            self._suspect(queue)
-            self._failed(queue, batch, error, written=error.delivery != "never")
+        else:
+            for queue, batch in request.sent:
+                self._suspect(queue)
+                self._failed(queue, batch, error, written=error.delivery != "never")
         self._repeat(request)
 
     def _results(self, request: _Request, response: Response) -> None:

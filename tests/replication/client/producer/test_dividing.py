@@ -14,6 +14,7 @@ import trio.testing
 
 from insync.replication.client import (
     Admin,
+    BatchError,
     BatchProducer,
     Consumer,
     Deliveries,
@@ -23,6 +24,7 @@ from insync.replication.client import (
     RecordTooLargeError,
     TransactionAbortableError,
 )
+from insync.replication.client.producer import _sender
 from insync.replication.client.producer._accumulator import RECORD_OVERHEAD
 from insync.replication.client.producer._batch import Batch
 from insync.replication.client.producer._dividing import divided
@@ -283,6 +285,32 @@ async def test_it_fails_within_its_time_also_in_parts(
         assert trio.current_time() - began == pytest.approx(70, abs=1)
         assert {type(each.error).__name__ for each in deliveries} == {"DeliveryTimeoutError"}
         assert producer._accumulator.used == 0
+
+
+async def test_one_that_cannot_be_divided_before_it_is_sent_fails_alone(
+    limit: Limit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        fake_cluster(nodes=1, t=2) as cluster,
+        Producer(cluster.urls, linger_ms=60_000, batch_size=1 << 18) as producer,
+    ):
+        lost = await producer.send_many("t", numbered(100), partition=0)
+        limit.bytes = limit.told = 400
+        await producer._cluster.refresh()
+
+        def divided(*given: object) -> None:
+            raise MemoryError("no room for its parts")
+
+        monkeypatch.setattr(_sender, "divided", divided)
+        other = await producer.send("t", b"b", partition=1)
+        with trio.fail_after(5):
+            await producer.flush()
+        assert {type(each.error) for each in lost} == {BatchError} and other.error is None
+        monkeypatch.undo()
+        following = await producer.send("t", b"c", partition=0)
+        await producer.flush()
+        assert following.result().offset == 0
+        assert producer._accumulator.used == 0 and not producer._accumulator.pending
 
 
 async def test_whole_batches_are_their_callers(limit: Limit) -> None:

@@ -10,15 +10,19 @@ import trio.testing
 
 from insync.replication import wire
 from insync.replication.client import BufferFullError, DeliveryTimeoutError, Producer, RecordTooLargeError
+from insync.replication.client._settings import ProducerSettings
+from insync.replication.client.connection._cluster import Leader, Topic
 from insync.replication.client.connection._patience import LEAST, Patience
 from insync.replication.client.producer._accumulator import RECORD_OVERHEAD
+from insync.replication.client.producer._batch import ProducerIdentity
 from insync.replication.client.producer._murmur2 import partition_for_key
+from insync.replication.client.producer._sender import Sender, _Request
 from insync.replication.client.producer.producer import _RUN_LENGTH
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
 from insync.storage.batch import records
-from insync.transport import Connection, ConnectionLost
+from insync.transport import Connection, ConnectionLost, DeadlineExceeded, NotAuthorisedError
 
 from ..fake_cluster import FakeNode, Partition, fake_cluster
 from ..faults import answer_after, answer_when, drop, fail_with
@@ -278,6 +282,62 @@ async def test_records_with_headers_and_without_share_a_batch():
         (batch,) = cluster.topics["t"][0].batches
         found = [each.headers for each in records(batch)]
         assert found == [(("h", b"1"),), *[()] * 20, (("h", b"2"),)]
+
+
+async def test_a_batch_behind_another_lingers_no_longer_than_it_may(autojump_clock):
+    """Also while the answer to the one before is on its way for much longer."""
+    async with (
+        fake_cluster(nodes=1, t=1) as cluster,
+        Producer(cluster.urls, batch_size=300, linger_ms=10) as producer,
+    ):
+        await producer.send_and_wait("t", b"first")
+        arrived, slow, began = [], answer_after(5), trio.current_time()
+
+        def note(node: FakeNode, request: Any) -> Any:
+            arrived.append(trio.current_time() - began)
+            return slow(node, request)
+
+        cluster.nodes[0].script(Kind.PRODUCE, *[note] * 2)
+        await producer.send_many("t", [b"x" * 200, b"y" * 50])  # fills one batch and begins another
+        await trio.sleep(1)
+    assert arrived == [pytest.approx(0, abs=0.001), pytest.approx(0.01, abs=0.001)]
+
+
+async def test_a_round_goes_on_when_its_last_batch_is_refused_for_a_right():
+    """The one before has failed retriably: it goes again, whatever becomes of the other."""
+    async with trio.open_nursery() as nursery:
+        cluster = FakeRights()
+        sender = Sender(ProducerSettings(linger_ms=0), cluster, nursery)  # type: ignore[arg-type]
+        sender.accumulator.add_topic(Topic("t", "id", [Leader(1, 0)]))
+        queue = sender.accumulator._topics["t"].queues[0]
+        queue.identity, queue.established = ProducerIdentity(1, 0), True
+        requests = []
+        for value in (b"a", b"b"):
+            sender.accumulator.decide("t", value, None, (), None, None)
+            request = _Request(1, [], 0, 1e9)
+            batch = sender._take(queue)
+            assert batch is not None
+            request.sent.append((queue, batch))
+            sender._requests[request] = None
+            sender._in_flight[1] = sender._in_flight.get(1, 0) + 1
+            requests.append(request)
+        sender._answered(requests[0], DeadlineExceeded("slow"))
+        sender._answered(requests[1], NotAuthorisedError(-1, "not you"))
+        assert [batch.count for batch in queue.waiting] == [1] and not queue.failed
+        assert queue in sender.accumulator.active
+
+
+class FakeRights:
+    """As much of a `Cluster` as a sender asks when answers come."""
+
+    def __init__(self) -> None:
+        self.listeners: list[Any] = []
+
+    def suspect(self, *at: Any) -> None:
+        pass
+
+    def quick_backoff(self, attempt: int) -> float:
+        return 0.02
 
 
 async def test_a_topic_that_grows_has_its_keys_dealt_again():
