@@ -144,6 +144,7 @@ class LogWriter:
         self._queue: deque[Work | _Resume | None] = deque()
         """None: end the thread when all before it is done."""
         self._done: deque[tuple[Sequence[Told], int]] = deque()
+        self._collects = False
         """The work that was done, for the event loop to tell."""
         self._handover = Handover()
         self._beside = SideWorker(
@@ -223,9 +224,16 @@ class LogWriter:
 
     def _collect(self) -> None:
         """Tell of all that was done."""
-        while self._done:
-            # Taken out first: the turn in `_deliver` ends by `flush`, which collects again. Nothing is told twice.
-            self._deliver(*self._done.popleft())
+        if self._collects:
+            # From the end of a turn in `_deliver`: the call above goes on with what is done by now. Otherwise
+            # completions that append more would nest without a bound.
+            return
+        self._collects = True
+        try:
+            while self._done:
+                self._deliver(*self._done.popleft())
+        finally:
+            self._collects = False
 
     def fall_silent(self) -> None:
         """Continue the work, but report nothing: the receivers are being stopped."""

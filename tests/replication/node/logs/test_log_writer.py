@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import threading
 import time
@@ -101,6 +102,32 @@ async def test_little_work_is_done_and_told_when_the_turn_ends(monkeypatch: pyte
     await bench.has_told(0, 1)
     await bench.writer.stop()
     assert bench.log.appended == [0, 1] and bench.failed == []
+
+
+async def test_completions_that_append_more_do_not_nest() -> None:
+    bench = Bench()
+    bench.writer.start()
+    depths: list[int] = []
+
+    def append(number: int) -> None:
+        def done() -> None:
+            depths.append(len(inspect.stack(0)))
+            if number < 300:
+                append(number + 1)
+            else:
+                bench.news.set()
+
+        bench.writer.submit(
+            AppendWork(bench.lane, Chunk(memoryview(b"x"), [], number, None), done)  # type: ignore[arg-type]
+        )
+
+    with trio.fail_after(10):
+        with turn():
+            append(0)
+        await bench.news.wait()
+    assert bench.log.appended == [*range(301)] and not bench.failed
+    assert max(depths) - min(depths) < 10
+    await bench.writer.stop()
 
 
 async def test_each_piece_of_work_has_a_number_while_it_is_under_way() -> None:
