@@ -252,6 +252,7 @@ def _tell_committed(found: Any, request: Struct, version: int) -> Struct:
             _Commit.TxnOffsetCommitResponseTopic(
                 name=topic.name,
                 partitions=[
+        version=version_of(Api.TXN_OFFSET_COMMIT, version),
                     _Commit.TxnOffsetCommitResponsePartition(
                         partition_index=part.partition_index,
                         error_code=failure

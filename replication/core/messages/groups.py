@@ -124,7 +124,10 @@ class CommitGroupOffsetsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TxnOffsetCommitRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit that takes effect with the transaction of a producer (KIP-447)."""
+    """A commit that takes effect with the transaction of a producer (KIP-447).
+
+    `version` 2: the group's partition is added to the transaction. Before, clients add it; it is refused otherwise.
+    """
 
     transactional_id: str
     producer_id: int
@@ -135,6 +138,7 @@ class TxnOffsetCommitRequest(msgspec.Struct, frozen=True, kw_only=True):
     instance_id: str | None = None
     offsets: list[GroupOffset]
     coordinator_epoch: int = NO_EPOCH
+    version: int = 2
 
 
 class PartitionError(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,7 +52,7 @@ class _Asked:
     is_void: bool = False
     """A marker came meanwhile: the answer may be about the transaction that it has ended (KAFKA-14884).
 
-    Such answers are those to clients whose transactions share an epoch.
+    Such answers are those about transactions that share an epoch: by their requests, or by their end.
     """
     last_error: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE
     waiting: deque[_Waiting] = attrs.Factory(deque)
@@ -246,8 +246,10 @@ class TransactionGate:
     def _mark(self, event: ev.Produce) -> None:
         asked = self._asked.get(event.batch.producer_id)
         # A question about a transaction of an epoch of its own is not about the one before it, whose marker has the
-        # same epoch: no answer to it can be.
-        if asked is not None and (asked.tag.version < 2 or event.batch.producer_epoch > asked.epoch):
+        # same epoch: no answer to it can be. But one that was begun so may end with a marker of its very epoch.
+        if asked is not None and (
+            asked.tag.version < 2 or _is_first_version(event) or event.batch.producer_epoch > asked.epoch
+        ):
             asked.is_void = True
         self._role.append(event)
 

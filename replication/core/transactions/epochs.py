@@ -13,8 +13,8 @@ from msgspec import structs
 from ..errors import ErrorCode
 from .records import LAST_EPOCH, NO_EPOCH, NO_ID, Status, TransactionValue, by_topic
 
-FIRST_VERSION = 1
-"""Of the protocol of clients whose transactions share an epoch."""
+FIRST_VERSION, SECOND_VERSION = 1, 2
+"""Of the protocol: in the first one a producer's transactions share an epoch."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -187,7 +187,7 @@ def _end_current(
 ) -> Outcome:
     if now.status is Status.ONGOING:
         if version <= FIRST_VERSION:
-            return Changed(_prepared(now, committed, wall_ms))
+            return Changed(_prepared(now, committed, FIRST_VERSION, wall_ms))
         prepared = prepare(now, committed, now.producer_epoch, fresh_id, wall_ms)
         return NeedsId() if prepared is None else Changed(prepared)
     if version <= FIRST_VERSION:
@@ -222,7 +222,7 @@ def prepare(
             return None
         next_id = fresh_id
     return structs.replace(
-        _prepared(now, committed, wall_ms),
+        _prepared(now, committed, SECOND_VERSION, wall_ms),
         producer_epoch=now.producer_epoch + 1,
         previous_producer_id=NO_ID,
         next_producer_id=next_id,
@@ -249,9 +249,12 @@ def complete(now: TransactionValue, wall_ms: int) -> TransactionValue:
     )
 
 
-def _prepared(now: TransactionValue, committed: bool, wall_ms: int) -> TransactionValue:
+def _prepared(now: TransactionValue, committed: bool, version: int, wall_ms: int) -> TransactionValue:
+    """`version`: of the end, whatever that of the requests before it. Its markers are of this version too: it says
+    whether they have an epoch above that of the transaction's batches.
+    """
     status = Status.PREPARE_COMMIT if committed else Status.PREPARE_ABORT
-    return structs.replace(now, status=status, last_update_ms=wall_ms)
+    return structs.replace(now, status=status, client_version=version, last_update_ms=wall_ms)
 
 
 def _bumped(

@@ -154,8 +154,4 @@ ALLOWED: dict[str, Allowed] = {
         "a commit after an abort is told as one after the timeout's abort, which its producer may not know of",
         [90, -1, -1],
     ),
-    "transactions with offsets: not added": Allowed(
-        "the group's coordinator adds its partition to the transaction itself, by either version of the protocol",
-        {"topics": [{"name": "tx3", "partitions": [{"partition_index": 0, "error_code": 0}]}]},
-    ),
 }

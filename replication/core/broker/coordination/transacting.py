@@ -337,7 +337,7 @@ class Transacting:
                 request_id=number,
                 producer_id=message.producer_id,
                 producer_epoch=message.producer_epoch,
-                transaction=partition_ev.TransactionTag(message.transactional_id),
+                transaction=partition_ev.TransactionTag(message.transactional_id, message.version),
                 deadline=deadline,
             ),
         )

@@ -171,6 +171,19 @@ def test_a_marker_in_between_voids_the_answer_to_clients_whose_transactions_shar
     assert appends(lead.answer(again)) == 1
 
 
+def test_so_does_the_marker_of_a_transaction_that_ends_by_the_first_version() -> None:
+    """Its partitions were added by the second one, and its markers have the epoch of the question."""
+    lead = Gate()
+    request, effects = lead.data(0)
+    _, marked = lead.marker(0, transaction=FIRST_VERSION)
+    assert appends(marked) == 1
+    again = lead.answer(effects)
+    assert appends(again) == 0, "the answer was about the transaction that has ended"
+    assert errors(lead.answer(again, ErrorCode.PRODUCER_FENCED)) == {
+        request: ErrorCode.INVALID_PRODUCER_EPOCH
+    }
+
+
 def test_the_marker_of_the_transaction_before_says_nothing_of_the_next_one() -> None:
     lead = Gate()
     lead.begin(0)

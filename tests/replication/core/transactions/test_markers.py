@@ -135,3 +135,26 @@ def test_a_marker_that_is_refused_is_tried_each_second_for_as_long_as_it_takes()
             assert host.now < before + 2.0, "it is not sent again"
         times.append(round(host.now - before, 2))
     assert times[0] < 0.15 and 0.95 < max(times) < 1.15
+
+
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize(("added", "ended"), [(1, 1), (1, 2), (2, 1), (2, 2)])
+def test_a_marker_is_of_the_version_of_the_end(added: int, ended: int, committed: bool) -> None:
+    """The version says whether the marker has an epoch above that of the transaction's batches."""
+    host = Coordinator(a=1)
+    host.init()
+    assert host.add(500, 0, "a", version=added) == ErrorCode.NONE
+    assert host.end(500, 0, committed=committed, version=ended).error == ErrorCode.NONE
+    ((_, marker),) = host.markers
+    assert (marker.version, marker.producer_epoch) == (ended, 0 if ended == 1 else 1)
+    assert host.value.status.is_committed is committed
+
+
+@pytest.mark.parametrize("added", [1, 2])
+def test_a_marker_after_the_timeout_has_an_epoch_of_its_own(added: int) -> None:
+    host = Coordinator(a=1)
+    host.init(timeout_ms=1000)
+    host.add(500, 0, "a", version=added)
+    host.pass_time(12.0)
+    ((_, marker),) = host.markers
+    assert (marker.version, marker.producer_epoch, marker.committed) == (2, 1, False)

@@ -1,0 +1,125 @@
+"""Transactions whose requests go by both versions of Kafka's protocol: each ends wholly, or is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from insync.plugins.kafka.protocol import message
+from insync.plugins.kafka.protocol.apis import Api
+from insync.replication import Admin
+from insync.replication.core.errors import ErrorCode
+
+from .test_listener import client_of, make, node_at, write
+from .test_transaction_versions import NOT_YET, Commit, Committed, begun, end, located, put
+from .wire_client import WireClient
+
+AddOffsets = message("AddOffsetsToTxnRequest")
+FEW = {"transaction_state_log_num_partitions": 3, "offsets_topic_num_partitions": 3}
+
+
+async def add_offsets(client: WireClient, ids: tuple[int, int]) -> int:
+    asked = AddOffsets(transactional_id="etl", producer_id=ids[0], producer_epoch=ids[1], group_id="g")
+    with trio.fail_after(60):
+        while True:
+            told = await client.ask(Api.ADD_OFFSETS_TO_TXN, 3, asked)
+            if told.error_code not in NOT_YET:
+                return int(told.error_code)
+
+
+async def commit_offset(client: WireClient, version: int, ids: tuple[int, int], offset: int = 7) -> int:
+    part = Commit.TxnOffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_metadata=""
+    )
+    asked = Commit(
+        transactional_id="etl",
+        group_id="g",
+        producer_id=ids[0],
+        producer_epoch=ids[1],
+        topics=[Commit.TxnOffsetCommitRequestTopic(name="t", partitions=[part])],
+    )
+    with trio.fail_after(60):
+        while True:
+            told = await client.ask(Api.TXN_OFFSET_COMMIT, version, asked)
+            error = int(told.topics[0].partitions[0].error_code)
+            if error not in NOT_YET:
+                return error
+
+
+async def stable_offset(client: WireClient) -> int:
+    """The committed offset, once no transaction is undecided about it."""
+    wanted = Committed.OffsetFetchRequestTopic(name="t", partition_indexes=[0])
+    asked = Committed(group_id="g", topics=[wanted], require_stable=True)
+    with trio.fail_after(10):
+        while True:
+            (place,) = (await client.ask(Api.OFFSET_FETCH, 7, asked)).topics[0].partitions
+            if place.error_code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
+                assert place.error_code == 0
+                return int(place.committed_offset)
+
+
+async def begin(node: Any, client: WireClient) -> tuple[int, int]:
+    await make(node)
+    await write(client, b"first")
+    await located(client, "g", 0)
+    return await begun(client)
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["commit", "abort"])
+@pytest.mark.parametrize("ended_by", [3, 4, 5])
+@pytest.mark.parametrize("sent_by", [3, 4, 5])
+async def test_offsets_of_one_version_end_with_a_transaction_of_the_other(
+    tmp_path: Path, sent_by: int, ended_by: int, committed: bool
+) -> None:
+    """A marker that a partition refused for ever left the offsets of a group undecided for ever."""
+    async with node_at(tmp_path, **FEW) as node, client_of(node) as client:
+        ids = await begin(node, client)
+        if sent_by < 5:
+            assert await add_offsets(client, ids) == 0
+        assert await commit_offset(client, sent_by, ids) == 0
+        told = await end(client, ended_by, ids, committed=committed)
+        assert told.error_code == 0
+        assert await stable_offset(client) == (7 if committed else -1)
+        status = "COMPLETE_COMMIT" if committed else "COMPLETE_ABORT"
+        async with Admin(node.endpoints) as admin:
+            with trio.fail_after(10):
+                while (await admin.describe_transaction("etl")).status != status:
+                    pass
+        # The next one, by the epoch that its client knows.
+        ids = (told.producer_id, told.producer_epoch) if ended_by == 5 else ids
+        assert await commit_offset(client, 5, ids, 8) == 0
+        assert (await end(client, ended_by, ids)).error_code == 0
+        assert await stable_offset(client) == 8
+
+
+@pytest.mark.parametrize(
+    ("version", "error"), [(3, ErrorCode.INVALID_TXN_STATE), (4, ErrorCode.TRANSACTION_ABORTABLE)]
+)
+async def test_offsets_of_the_first_version_need_their_group_added_before(
+    tmp_path: Path, version: int, error: ErrorCode
+) -> None:
+    async with node_at(tmp_path, **FEW) as node, client_of(node) as client:
+        ids = await begin(node, client)
+        assert await commit_offset(client, version, ids) == error
+        assert await stable_offset(client) == -1, "nothing is left behind"
+        assert (await end(client, 3, ids)).error_code == ErrorCode.INVALID_TXN_STATE, "nothing has begun"
+        assert await add_offsets(client, ids) == 0
+        assert await commit_offset(client, version, ids) == 0
+        assert (await end(client, 3, ids)).error_code == 0
+        assert await stable_offset(client) == 7
+
+
+@pytest.mark.parametrize("ended_by", [3, 5])
+async def test_records_of_the_second_version_end_by_either(tmp_path: Path, ended_by: int) -> None:
+    async with node_at(tmp_path, **FEW) as node, client_of(node) as client, Admin(node.endpoints) as admin:
+        ids = await begin(node, client)
+        assert await put(client, 12, ids) == 0
+        assert (await end(client, ended_by, ids)).error_code == 0
+        with trio.fail_after(10):
+            while (await admin.describe_transaction("etl")).status != "COMPLETE_COMMIT":
+                pass
+        (producers,) = (await admin.describe_producers([("t", 0)])).values()
+        assert [each.start_offset for each in producers if each.producer_id == ids[0]] == [-1]
