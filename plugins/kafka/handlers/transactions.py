@@ -17,7 +17,7 @@ from insync.replication.core.coordination.routing import partition_for_group
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import groups as gm
 from insync.replication.core.messages import transactions as tm
-from insync.replication.node.requests.authorisation import Operation
+from insync.replication.node.requests.authorisation import ALSO, Operation
 from insync.replication.node.service import ServiceError
 
 from ..client import Client
@@ -178,7 +178,16 @@ def _tell_added(found: Any, request: Struct, version: int) -> Struct:
 # The offsets of a group are about to be written by the transaction
 
 
+def _may_not_commit(client: Client) -> Refused | None:
+    """Of a client that may produce: whether it may not move offsets of groups. Others are refused as producers."""
+    if not client.may(Operation.PRODUCE) or any(map(client.may, ALSO[m.Kind.TXN_OFFSET_COMMIT])):
+        return None
+    return Refused(KafkaError.GROUP_AUTHORIZATION_FAILED, "this user may not commit offsets of groups")
+
+
 def _ask_to_add_offsets(client: Client, request: Struct, version: int) -> object:
+    if (refused := _may_not_commit(client)) is not None:
+        return refused
     topic = client.view.topics.get(_OFFSETS)
     if topic is None:
         return Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
@@ -222,6 +231,8 @@ def _tell_ended(found: Any, request: Struct, version: int) -> Struct:
 
 
 def _ask_to_commit(client: Client, request: Struct, version: int) -> object:
+    if (refused := _may_not_commit(client)) is not None:
+        return refused
     return gm.TxnOffsetCommitRequest(
         transactional_id=request.transactional_id,
         producer_id=request.producer_id,
@@ -241,6 +252,7 @@ def _ask_to_commit(client: Client, request: Struct, version: int) -> object:
             for topic in request.topics
             for part in topic.partitions
         ],
+        version=version_of(Api.TXN_OFFSET_COMMIT, version),
     )
 
 
@@ -252,7 +264,6 @@ def _tell_committed(found: Any, request: Struct, version: int) -> Struct:
             _Commit.TxnOffsetCommitResponseTopic(
                 name=topic.name,
                 partitions=[
-        version=version_of(Api.TXN_OFFSET_COMMIT, version),
                     _Commit.TxnOffsetCommitResponsePartition(
                         partition_index=part.partition_index,
                         error_code=failure

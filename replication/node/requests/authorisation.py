@@ -42,6 +42,7 @@ CLIENTS = frozenset({Operation.PRODUCE, Operation.CONSUME, Operation.ADMIN})
 """The operations that clients may do where there are no rules."""
 GRANTABLE = CLIENTS | {Operation.STORE}
 """The operations that rules can let clients do."""
+_ADMINS = frozenset({Operation.ADMIN})
 _GRANTABLE = ", ".join(sorted(operation.value for operation in GRANTABLE))
 
 OPERATIONS: dict[int, frozenset[Operation]] = {
@@ -83,6 +84,11 @@ OPERATIONS: dict[int, frozenset[Operation]] = {
     **dict.fromkeys(STORE_KINDS, frozenset({Operation.STORE})),
 }
 """The operations that a kind of request is part of: any one suffices. Kinds that are not here are for admins."""
+ALSO: dict[int, frozenset[Operation]] = {
+    # The offsets of a group move, as by any other commit.
+    Kind.TXN_OFFSET_COMMIT: OPERATIONS[Kind.COMMIT_GROUP_OFFSETS],
+}
+"""Of a kind that is part of two things: one of these operations is needed besides."""
 
 
 @attrs.frozen
@@ -129,10 +135,15 @@ class Authoriser:
 
     def __call__(self, peer: PeerIdentity, kind: int) -> str | None:
         """None if the peer may send this kind of request, else why not."""
-        needed = OPERATIONS.get(kind, frozenset({Operation.ADMIN}))
-        if peer.node_id >= 0 or needed & self.allowed(peer):
+        if peer.node_id >= 0:
             return None
-        return refusal(peer, needed)
+        needed, allowed = OPERATIONS.get(kind, _ADMINS), self.allowed(peer)
+        if not needed & allowed:
+            return refusal(peer, needed)
+        also = ALSO.get(kind)
+        if also is not None and not also & allowed:
+            return refusal(peer, also)
+        return None
 
     def allowed(self, peer: PeerIdentity) -> frozenset[Operation]:
         """The operations that a client may do."""

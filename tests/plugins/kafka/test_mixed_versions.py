@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from insync.plugins.kafka.protocol import message
-from insync.plugins.kafka.protocol.apis import Api
+from insync.plugins.kafka.protocol.apis import Api, KafkaError
 from insync.replication import Admin
 from insync.replication.core.errors import ErrorCode
 
@@ -123,3 +123,28 @@ async def test_records_of_the_second_version_end_by_either(tmp_path: Path, ended
                 pass
         (producers,) = (await admin.describe_producers([("t", 0)])).values()
         assert [each.start_offset for each in producers if each.producer_id == ids[0]] == [-1]
+
+
+@pytest.mark.parametrize(
+    ("may", "error"),
+    [
+        ("produce", KafkaError.GROUP_AUTHORIZATION_FAILED),
+        ("consume", KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        ("produce+consume", 0),
+        ("produce+admin", 0),
+    ],
+)
+@pytest.mark.parametrize("version", [3, 5])
+async def test_offsets_in_a_transaction_need_the_rights_of_a_producer_and_of_a_group(
+    tmp_path: Path, version: int, may: str, error: int
+) -> None:
+    async with node_at(tmp_path, **FEW) as node, client_of(node) as client:
+        ids = await begin(node, client)
+    async with node_at(tmp_path, allow=(f"client={may}",), **FEW) as node, client_of(node) as client:
+        assert await add_offsets(client, ids) == error
+        assert await commit_offset(client, version, ids) == error
+        if not error:
+            assert (await end(client, version, ids)).error_code == 0
+    async with node_at(tmp_path, **FEW) as node, client_of(node) as client:
+        await located(client, "g", 0)
+        assert await stable_offset(client) == (-1 if error else 7)

@@ -9,12 +9,12 @@ import pytest
 import trio
 
 from insync.replication import Admin, Consumer, Node, NodeSettings, Producer, ReplicationError, wire
-from insync.replication.client import AuthorizationError
+from insync.replication.client import AuthorizationError, GroupMetadata
 from insync.replication.core import messages as m
 from insync.replication.metadata import STORE_KINDS
 from insync.replication.node import load_settings
 from insync.replication.node.errors import InvalidSettingError
-from insync.replication.node.requests.authorisation import OPERATIONS, Authoriser, Operation, Rule
+from insync.replication.node.requests.authorisation import ALSO, OPERATIONS, Authoriser, Operation, Rule
 from insync.transport import Identity, NotAuthorisedError, PeerIdentity, connect
 
 ADMINS = {
@@ -78,10 +78,30 @@ def test_rules_add_up_and_the_rest_is_refused(rules: list[str], name: str, may: 
     assert {operation.value for operation in ask.allowed(peer)} == may
     for kind in m.Kind:
         needed = OPERATIONS.get(kind, {Operation.ADMIN})
-        allowed = bool({operation.value for operation in needed} & may)
+        allowed = all(
+            {operation.value for operation in some} & may for some in (needed, ALSO.get(kind, needed))
+        )
         assert (ask(peer, kind) is None) == allowed, kind
         assert ask(NODE, kind) is None
     assert ask(peer, 9999) is None if "admin" in may else "may not admin" in (ask(peer, 9999) or "")
+
+
+@pytest.mark.parametrize(
+    ("may", "lacks"),
+    [
+        ("produce", "admin or consume"),
+        ("consume", "produce"),
+        ("admin", "produce"),
+        ("produce+consume", None),
+        ("produce+admin", None),
+    ],
+)
+def test_offsets_in_a_transaction_need_the_rights_of_a_producer_and_of_a_group(
+    may: str, lacks: str | None
+) -> None:
+    ask = Authoriser([f"client={may}"])
+    told = ask(client(), m.Kind.TXN_OFFSET_COMMIT)
+    assert told is None if lacks is None else f"may not {lacks} here" in (told or "")
 
 
 def test_every_kind_has_its_operations() -> None:
@@ -154,6 +174,33 @@ async def test_clients_are_told_what_they_may_not_do(tmp_path: Path) -> None:
                 consumer.seek(("t", 0), 0)
                 with pytest.raises(AuthorizationError, match="may not consume"):
                     await consumer.poll(timeout_ms=5000)
+
+
+@pytest.mark.parametrize(("may", "is_let"), [("produce", False), ("produce+consume", True)])
+async def test_a_producer_moves_the_offsets_of_groups_that_it_may_commit_itself(
+    tmp_path: Path, may: str, is_let: bool
+) -> None:
+    few = {"offsets_topic_num_partitions": 3, "transaction_state_log_num_partitions": 3}
+    async with Node(settings(tmp_path, **few)) as node, Admin(node.endpoints) as admin:
+        await admin.create_topic("t", partitions=1, replication_factor=1)
+        async with Producer(node.endpoints) as producer:
+            await (await producer.send("t", b"value", partition=0)).wait()
+    async with Node(settings(tmp_path, allow=(f"client={may}",), **few)) as node:
+        with trio.fail_after(60):
+            async with Producer(node.endpoints, transactional_id="etl") as producer:
+                producer.begin()
+                moved = producer.send_offsets({("t", 0): 1}, GroupMetadata(group_id="strangers"))
+                if is_let:
+                    await moved
+                    await producer.commit()
+                else:
+                    with pytest.raises(AuthorizationError, match="may not admin or consume here"):
+                        await moved
+                    await producer.abort()
+    async with Node(settings(tmp_path, **few)) as node, Admin(node.endpoints) as admin:
+        found = await admin.group_offsets("strangers")
+        assert list(found.values()) == ([1] if is_let else [])
+        assert (await admin.describe_transaction("etl")).partitions == []
 
 
 @pytest.mark.parametrize("is_node", [False, True])
