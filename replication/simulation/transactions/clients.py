@@ -30,9 +30,17 @@ TRIES = 8
 class Client:
     """By the machine of real producers. A message that it has sent may arrive at any time, or twice."""
 
-    def __init__(self, world: World, number: int, name: str, version: int = 2) -> None:
-        """`version` 1: a client before KIP-890, which adds partitions itself; its transactions share an epoch."""
+    def __init__(
+        self, world: World, number: int, name: str, version: int = 2, *, is_mixed: bool = False
+    ) -> None:
+        """`version` 1: a client before KIP-890, which adds partitions itself; its transactions share an epoch.
+
+        `is_mixed`: each of its transactions is ended by one version or the other, and so is each batch sent.
+        """
         self._version = version
+        self._is_mixed = is_mixed
+        self._is_in_order = is_mixed or version < 2
+        """As by the first version a log that does not know a producer takes any sequence."""
         self._added: set[Place] = set()
         self._starts: dict[Place, int] = {}
         """Where the open transaction begins in each partition."""
@@ -105,7 +113,9 @@ class Client:
         self._begun_at = self._world.now
         self._transactions += 1
         self._intent = Intent(self.number, self._transactions)
-        if self._version > 1:
+        if self._is_mixed:
+            self._version = self._world.dice.choice((1, 2))
+        elif self._version > 1:
             self._sequences = {}
         self._added, self._starts = set(), dict(self._sequences)
         self._wants_commit = self._world.dice.random() < 0.75
@@ -118,22 +128,26 @@ class Client:
             if not self._open_sends:
                 self._end()
             return
-        if self._version < 2 and self._open_sends:
+        if self._is_in_order and self._open_sends:
             # It was paused, and goes on where it is by now.
             return
         place = self._world.dice.choice(list(self._world.parts))
-        if self._version < 2 and place not in self._added:
+        sequence = self._sequences.get(place, 0)
+        version = self._version
+        if self._is_mixed:
+            # By the second version a transaction begins in a partition with the first of all sequences.
+            version = self._world.dice.choice((1, 2)) if not sequence or place in self._added else 1
+        if version < 2 and place not in self._added:
             self._add(place)
             return
         self._left -= 1
         self._open_sends += 1
         count = self._world.dice.randint(1, 3)
-        sequence = self._sequences.get(place, 0)
         self._sequences[place] = sequence + count
         producer_id, epoch = self.machine.ids
         batch = BatchMeta(-1, count, -1, 100, producer_id, epoch, sequence, True)
         self.machine.is_used = True
-        self._send(place, batch, self._intent, TRIES)
+        self._send(place, batch, self._intent, TRIES, version)
         if self._version > 1 and self._world.dice.random() < 0.05:
             self._go_astray(place, batch)
         if self._version < 2 and self._world.dice.random() < 0.15:
@@ -141,8 +155,7 @@ class Client:
             self._has_failed = True
             self.machine.failed()
             self._then(self._end, self._world.dice.choice((0.0, 0.05, 0.5)))
-        # A log that does not know a producer takes any sequence of an epoch that is shared: so in order there.
-        if self._version > 1 and self._world.dice.random() < 0.4:
+        if not self._is_in_order and self._world.dice.random() < 0.4:
             self._then(self._write)
 
     def _add(self, place: Place) -> None:
@@ -179,7 +192,7 @@ class Client:
             lambda: world.parts[place].produce(self.name, plain, None, lambda error: None),
         )
 
-    def _send(self, place: Place, batch: BatchMeta, intent: Intent | None, tries: int) -> None:
+    def _send(self, place: Place, batch: BatchMeta, intent: Intent | None, tries: int, version: int) -> None:
         world, settled = self._world, False
         assert intent is not None
 
@@ -193,7 +206,7 @@ class Client:
                 raise Violated("TL4", f"producer {self.number} is told that it does not hold {ids}")
             again = error.retriable or error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
             if error != ErrorCode.NONE and again and tries:
-                self._then(lambda: self._send(place, batch, intent, tries - 1), 0.05)
+                self._then(lambda: self._send(place, batch, intent, tries - 1, version), 0.05)
                 return
             self._open_sends -= 1
             if error == ErrorCode.NONE:
@@ -210,8 +223,13 @@ class Client:
             if not world.is_lost():
                 world.after(world.delay(), lambda: told(error))
 
+        part, made = world.parts[place], world.parts[place].made
+
         def arrive() -> None:
-            world.parts[place].produce(self.name, batch, intent, back, self._version)
+            if self._is_in_order and part.made != made:
+                # Another topic does not know what is a repetition: as in Kafka, it meets the next transaction.
+                return
+            part.produce(self.name, batch, intent, back, version)
 
         world.after(6.0, lambda: told(ErrorCode.REQUEST_TIMED_OUT))
         if not world.is_lost():

@@ -40,6 +40,8 @@ class Part:
     is_led: bool = True
     is_there: bool = True
     """False: the topic is deleted."""
+    made: int = 1
+    """Counts the topics of this name."""
     life: int = 0
     """Counts the processes that have led: what one has under way is nothing to the next."""
     noted: list[object] = attrs.Factory(list)
@@ -101,6 +103,7 @@ class Part:
     def create(self) -> None:
         """Another topic of the same name."""
         self.is_there = self.is_led = True
+        self.made += 1
         self._open(0, ProducerTable(), ())
         self.elect()
 

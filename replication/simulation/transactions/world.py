@@ -21,6 +21,9 @@ from .oracle import Oracle, Place, Violated
 from .partitions import Part
 
 PLACES: tuple[Place, ...] = (("a", 0), ("a", 1), ("b", 0))
+OF_ONE_VERSION, MIXED = ("x", "y", "z"), "m"
+IDS = (*OF_ONE_VERSION, MIXED)
+"""Transactional ids: of clients of the second version, of the first one ("z"), and of both."""
 FAULTY, WHOLE = 40.0, 60.0
 """Seconds with faults, and then without."""
 TICK = 0.5
@@ -114,7 +117,9 @@ class World:
 
         # Where transactions share an epoch, what is late, an end or a marker, meets the next one of them. That is
         # as in Kafka, and why each has an epoch of its own by now (KIP-890): it is not to be shown again.
-        may_be_late = getattr(message, "version", 2) > 1
+        may_be_late = getattr(message, "version", 2) > 1 and not (
+            isinstance(message, tm.AddPartitionsRequest) and message.transactional_id == MIXED
+        )
         self.after(within + (5.0 if self.is_faulty else 1.0), lambda: once(None))
         if not self.is_lost():
             self.after(self.delay() if may_be_late else 0.0, arrive)
@@ -134,14 +139,15 @@ class World:
 
     def begin(self) -> None:
         self.coordinator.lead()
-        for name in ("x", "y", "z"):
+        for name in IDS:
             self._open(name)
         self.after(0.0, self._trouble)
         self.after(TICK, self._tick)
         self.after(FAULTY, self._heal)
 
     def _open(self, name: str) -> None:
-        client = Client(self, len(self.clients), name, 1 if name == "z" else 2)
+        version = 1 if name == "z" else 2
+        client = Client(self, len(self.clients), name, version, is_mixed=name == MIXED)
         self.clients.append(client)
         client.open()
 
@@ -169,7 +175,7 @@ class World:
                 self.after(self.dice.choice((0.0, 1.0)), lambda: self._found(part))
             case 3:
                 # Another producer takes a transactional id over, and the one before does not know it.
-                self._open(self.dice.choice(("x", "y", "z")))
+                self._open(self.dice.choice((*IDS, *OF_ONE_VERSION)))
             case 4:
                 # Some never come back: then their transactions must end by themselves.
                 self.dice.choice(self.clients).pause(self.dice.choice((0.5, 3.0, 12.0, 1e9)))

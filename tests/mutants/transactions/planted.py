@@ -356,6 +356,27 @@ def _(patch: Patch) -> None:
     patch.setattr(transaction_gate, "_is_first_version", lambda event: True)
 
 
+@mutant("TZ49", "a marker is of the version by which a partition was added, whatever that of the end")
+def _(patch: Patch) -> None:
+    right = transaction_epochs._prepared
+
+    def prepared(now: TransactionValue, *rest: Any) -> TransactionValue:
+        return structs.replace(right(now, *rest), client_version=now.client_version)
+
+    patch.setattr(transaction_epochs, "_prepared", prepared)
+
+
+@mutant("TZ50", "a grant outlives the marker of an end by the first version", "T5", "T6", "T7", "TL2")
+def _(patch: Patch) -> None:
+    def mark(self: TransactionGate, event: ev.Produce) -> None:
+        asked = self._asked.get(event.batch.producer_id)
+        if asked is not None and (asked.tag.version < 2 or event.batch.producer_epoch > asked.epoch):
+            asked.is_void = True
+        self._role.append(event)
+
+    patch.setattr(TransactionGate, "_mark", mark)
+
+
 @mutant("TZ9", "a repeated marker is refused (KAFKA-19999)")
 def _(patch: Patch) -> None:
     right = TransactionGate._from_coordinator

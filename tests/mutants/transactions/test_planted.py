@@ -30,7 +30,7 @@ def test_the_same_seed_is_the_same_run() -> None:
 
 @pytest.mark.parametrize("name", slow_but(REGISTRY.mutants, "TZ17", "TZ32"))
 def test_it_is_noticed(name: str) -> None:
-    found = hunt(name, "transactions", 900)
+    found = hunt(name, "transactions", 2_000)
     assert found.invariant.startswith("T"), found
 
 
