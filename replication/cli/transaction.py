@@ -76,7 +76,7 @@ def describe(name: str, /, *, servers: Servers = "", json: Json = False) -> int:
             begun = datetime.fromtimestamp(found.start_ms / 1000, UTC)
             print(f"  begun {begun:%Y-%m-%d %H:%M:%S} UTC, aborted after {found.timeout_ms} ms")
         for each in found.partitions:
-            print(f"  {each.topic}-{each.partition}")
+            print(f"  {each.topic}-{each.partition}{_REFUSES if each in found.refused else ''}")
 
     return run(describe_it)
 
@@ -124,6 +124,9 @@ def find_hanging(
     return run(find_them)
 
 
+_REFUSES = " refuses the marker: if it stays so, see `insync transaction find-hanging`"
+
+
 @app.command
 def abort(
     topic: str,
@@ -135,7 +138,8 @@ def abort(
 ) -> int:
     """End a transaction that hangs in a partition: its records never count there.
 
-    It is refused while a coordinator holds the transaction: that one ends it by its timeout.
+    It is refused while a coordinator holds the transaction: that one ends it by its timeout. If the coordinator has
+    decided the outcome, and the partition refuses its marker, the transaction gets that outcome.
 
     Example: `insync transaction abort orders 3 --start-offset 1042`
 
@@ -155,6 +159,6 @@ def abort(
 
         async with Admin(known(servers)) as admin:
             await admin.abort_transaction((topic, partition), start_offset)
-        print(f"{topic}-{partition}: the transaction from offset {start_offset} on is aborted")
+        print(f"{topic}-{partition}: the transaction from offset {start_offset} on has ended")
 
     return run(abort_it)

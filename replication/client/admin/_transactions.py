@@ -171,6 +171,7 @@ class TransactionAdmin(GroupAdmin):
         """Transactions that are open in a partition without a coordinator that will end them (KIP-664).
 
         Only what writes of releases without verification, lost logs of coordinators or errors leave behind hangs.
+        Among these are transactions whose coordinator tries to end them, and is refused by the partition.
 
         Args:
           topics: In these alone; in all of them if left out.
@@ -217,7 +218,11 @@ class TransactionAdmin(GroupAdmin):
                 names[listed.producer_id] = listed.transactional_id
                 told = await self.describe_transaction(listed.transactional_id)
                 if told.status in HELD:
-                    held |= {(told.producer_id, each.topic, each.partition) for each in told.partitions}
+                    held |= {
+                        (told.producer_id, each.topic, each.partition)
+                        for each in told.partitions
+                        if each not in told.refused
+                    }
         return [
             attrs.evolve(each, transactional_id=names.get(each.producer_id, ""))
             for each in open_ones
@@ -226,6 +231,8 @@ class TransactionAdmin(GroupAdmin):
 
     async def abort_transaction(self, partition: tuple[str, int], start_offset: int) -> None:
         """End a transaction that hangs in a partition (KIP-664): its records never count there.
+
+        If its coordinator has decided the outcome, and the partition refuses the marker, it gets that outcome.
 
         Args:
           partition: Topic and partition.

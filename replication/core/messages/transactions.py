@@ -110,7 +110,10 @@ class DescribeTransactionsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransactionDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """`error` is TRANSACTIONAL_ID_NOT_FOUND for an id that nobody has used, or that has expired."""
+    """`error` is TRANSACTIONAL_ID_NOT_FOUND for an id that nobody has used, or that has expired.
+
+    `refused`: partitions that the coordinator cannot end, as their leaders refuse its marker.
+    """
 
     transactional_id: str
     error: int = 0
@@ -120,6 +123,7 @@ class TransactionDescription(msgspec.Struct, frozen=True, kw_only=True):
     timeout_ms: int = -1
     start_ms: int = -1
     partitions: list[PartitionName] = msgspec.field(default_factory=list)
+    refused: list[PartitionName] = msgspec.field(default_factory=list)
 
 
 class DescribeTransactionsResponse(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,6 +63,8 @@ class _Marker:
     """A view of at least this revision, without the partition, shows that it is gone; None: of no known one."""
     attempt: int = 0
     backoff: float = FIRST_BACKOFF
+    is_refused: bool = False
+    """By the leader, and not only by one that does not lead any more: it has an epoch that forbids the marker."""
 
 
 @attrs.define(slots=True)
@@ -90,6 +92,8 @@ class MarkerQueue:
         """Of the store, read when this coordinator had loaded: topics of older transactions were made before it."""
         self.fenced = 0
         """Markers that a partition has refused although they are awaited."""
+        self._untold: deque[_Name] = deque()
+        """Those of which the operator is yet to be told."""
 
     def __len__(self) -> int:
         """Transactions that are being ended."""
@@ -111,6 +115,17 @@ class MarkerQueue:
         for place in ending.markers:
             self._ready.pop((name, place), None)
             self._blind.pop((name, place), None)
+
+    def refused(self, name: str) -> frozenset[_Place]:
+        """Partitions that refuse the awaited marker of a transaction: without help it never ends there."""
+        ending = self._endings.get(name)
+        if ending is None:
+            return frozenset()
+        return frozenset(place for place, marker in ending.markers.items() if marker.is_refused)
+
+    def take_refused(self) -> _Name | None:
+        """A marker that was refused for the first time, and of which nobody has been told."""
+        return self._untold.popleft() if self._untold else None
 
     def finished(self) -> Iterable[str]:
         """Those whose every partition knows the outcome."""
@@ -207,7 +222,11 @@ class MarkerQueue:
             if error == ErrorCode.NONE:
                 self._done(name)
                 continue
-            self.fenced += error in _FENCING
+            if error in _FENCING:
+                self.fenced += 1
+                if not marker.is_refused:
+                    self._untold.append(name)
+            marker.is_refused = error in _FENCING
             heapq.heappush(self._later, (now + marker.backoff, name))
             marker.backoff = min(2 * marker.backoff, MOST_BACKOFF)
 

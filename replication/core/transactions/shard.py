@@ -319,6 +319,8 @@ class TransactionCoordinator(OutwardMachine):
                 decision = self.decide(request_id, message, clock)
                 if decision.entries or decision.replies:
                     return decision
+        if (refused := self.markers.take_refused()) is not None:
+            return Decision(notes=(_refused(*refused),))
         for name in self.markers.finished():
             done = epochs.complete(self.transactions[name], clock.wall_ms)
             return Decision(entries=((TransactionKey(name), done),))
@@ -412,10 +414,8 @@ class TransactionCoordinator(OutwardMachine):
                     producer_epoch=value.producer_epoch,
                     timeout_ms=value.timeout_ms,
                     start_ms=value.start_ms,
-                    partitions=[
-                        PartitionName(topic=topic, partition=partition)
-                        for topic, partition in sorted(value.partitions)
-                    ],
+                    partitions=_names(value.partitions),
+                    refused=_names(self.markers.refused(name)),
                 )
             )
         return tm.DescribeTransactionsResponse(transactions=found)
@@ -434,6 +434,17 @@ class TransactionCoordinator(OutwardMachine):
             )
         ]
         return tm.ListTransactionsResponse(transactions=found[:_MOST_TOLD])
+
+
+def _names(places: Iterable[tuple[str, int]]) -> list[PartitionName]:
+    return [PartitionName(topic=topic, partition=partition) for topic, partition in sorted(places)]
+
+
+def _refused(name: str, place: tuple[str, int]) -> Note:
+    """For the operator: a transaction that does not end."""
+    topic, partition = place
+    details = {"cause": "refused", "topic": topic, "partition": partition}
+    return Note(group=name, reason="its leader has an epoch that forbids the marker", details=details)
 
 
 def _ended(name: str, value: TransactionValue, clock: Clock, cause: str) -> Note:

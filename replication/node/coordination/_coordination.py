@@ -195,11 +195,25 @@ class Coordination:
 
     def _noted(self, effect: GroupNoted) -> None:
         if effect.partition.topic == TRANSACTIONS.name:
-            self._transaction_ended(effect)
+            if effect.details["cause"] == "refused":
+                self._marker_refused(effect)
+            else:
+                self._transaction_ended(effect)
             return
         self.rebalances += 1
         told = event("group_changed", group=effect.group, why=effect.reason, **effect.details)
         log.info(told)
+        self._driver.store.history.remember(told, time.time())
+
+    def _marker_refused(self, effect: GroupNoted) -> None:
+        told = event(
+            "transaction_marker_refused",
+            transactional_id=effect.group,
+            partition=f"{effect.details['topic']}-{effect.details['partition']}",
+            why=effect.reason,
+            remedy="insync transaction find-hanging, then abort, if it stays so",
+        )
+        log.warning(told)
         self._driver.store.history.remember(told, time.time())
 
     def _transaction_ended(self, effect: GroupNoted) -> None:

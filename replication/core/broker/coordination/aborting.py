@@ -2,7 +2,8 @@
 
 The leader first asks the leader of every partition of coordinators whether it holds the transaction: what a
 coordinator holds is its to end, and a marker of anybody else would take a part out of it. Kafka leaves that to the
-operator.
+operator. What it holds and cannot end here, as its marker is refused, gets the outcome that the coordinator has
+decided.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ... import messages as m
 from ...control.internal_topics import TRANSACTIONS
 from ...errors import ErrorCode
 from ...messages import transactions as tm
-from ...transactions.records import HELD
+from ...transactions.records import HELD, Status
 from ...types import NO_LEADER, PartitionId, ProducerEntry
 
 if TYPE_CHECKING:
@@ -77,14 +78,16 @@ class Aborting:
                 node, kind, request, ASK_TIMEOUT, answered=answered, failed=lambda reason: answered(None)
             )
 
-    def decided(self, message: tm.AbortTransactionRequest, told: Told, error: ErrorCode, why: str) -> None:
+    def decided(
+        self, message: tm.AbortTransactionRequest, told: Told, error: ErrorCode, why: str, *, committed: bool
+    ) -> None:
         """The coordinators have been asked. error: why the transaction is not to be ended."""
         if error != ErrorCode.NONE:
             told(self._refused(message, error, why))
         else:
-            self._later(partial(self._end, message, told))
+            self._later(partial(self._end, message, told, committed))
 
-    def _end(self, message: tm.AbortTransactionRequest, told: Told) -> None:
+    def _end(self, message: tm.AbortTransactionRequest, told: Told, committed: bool) -> None:
         found = self._find(message)  # again: time has passed
         if isinstance(found, tm.AbortTransactionResponse):
             told(found)
@@ -94,7 +97,7 @@ class Aborting:
             transactional_id="",
             producer_id=message.producer_id,
             producer_epoch=message.producer_epoch,
-            committed=False,
+            committed=committed,
             version=1,
             start_ms=-1,
             partitions=[],
@@ -173,6 +176,7 @@ class _Inquiry:
         self._told = told
         self._left = 1
         self._is_held = False
+        self._is_committed = False
         self._is_known = True
 
     def begin(self, coordinators: dict[int, list[int]]) -> None:
@@ -197,7 +201,15 @@ class _Inquiry:
         message = self._message
         at = m.PartitionName(topic=message.topic, partition=message.partition)
         for each in answer.transactions if answer is not None else ():
-            if each.producer_id == message.producer_id and each.status in HELD and at in each.partitions:
+            if (
+                each.producer_id != message.producer_id
+                or each.status not in HELD
+                or at not in each.partitions
+            ):
+                continue
+            if at in each.refused:
+                self._is_committed = each.status == Status.PREPARE_COMMIT.name
+            else:
                 self._is_held = True
         if answer is None or answer.error or any(each.error for each in answer.transactions):
             self._is_known = False
@@ -218,4 +230,4 @@ class _Inquiry:
             )
         elif not self._is_known:
             error, why = _UNKNOWN
-        self._aborting.decided(self._message, self._told, error, why)
+        self._aborting.decided(self._message, self._told, error, why, committed=self._is_committed)

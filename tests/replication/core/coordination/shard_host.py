@@ -26,6 +26,7 @@ class ShardHost:
         self.log: list[ev.Entry | ev.Marker] = []
         self.batches: list[tuple[tuple[Any, Any], ...]] = []
         self.said: dict[int, Any] = {}
+        self.noted: list[fx.Noted] = []
         self.commits = True
         self.refuse: ErrorCode | None = None
         self.ids = 0
@@ -64,6 +65,8 @@ class ShardHost:
                 case fx.Answer(request_id=request_id, reply=reply):
                     assert request_id not in self.said, "answered twice"
                     self.said[request_id] = reply
+                case fx.Noted():
+                    self.noted.append(effect)
                 case fx.Outward():
                     outward.append(effect)
         for effect in outward:

@@ -9,7 +9,7 @@ from insync.replication.core.messages import transactions as tm
 from insync.replication.core.transactions.marker_queue import MarkersAnswered
 from insync.replication.core.transactions.records import Status
 
-from .harness import Coordinator, View
+from .harness import ID, Coordinator, View
 
 
 def test_markers_go_on_until_every_partition_has_said_that_it_has_them() -> None:
@@ -158,3 +158,31 @@ def test_a_marker_after_the_timeout_has_an_epoch_of_its_own(added: int) -> None:
     host.pass_time(12.0)
     ((_, marker),) = host.markers
     assert (marker.version, marker.producer_epoch, marker.committed) == (2, 1, False)
+
+
+def test_partitions_that_refuse_a_marker_are_told_of_until_they_take_it() -> None:
+    host = Coordinator()
+    host.init()
+    host.add(500, 0, "a", "b")
+    host.answers = False
+    host.end(500, 0)
+    host.answer(host.outward[-2])
+
+    def refused() -> list[str]:
+        (told,) = host.ask(tm.DescribeTransactionsRequest(transactional_ids=[ID])).transactions
+        assert told.status == "PREPARE_COMMIT"
+        return [each.topic for each in told.refused]
+
+    assert refused() == []
+    for _ in range(3):
+        host.answer(host.last_sent(), ErrorCode.INVALID_PRODUCER_EPOCH)
+        assert refused() == ["b"]
+        host.pass_time(1.0)
+    assert [(each.group, dict(each.details)) for each in host.noted if "topic" in each.details] == [
+        (ID, {"cause": "refused", "topic": "b", "partition": 0})
+    ], "told once"
+    host.answer(host.last_sent(), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert refused() == []
+    host.pass_time(1.0)
+    host.answer(host.last_sent())
+    assert host.value.status is Status.COMPLETE_COMMIT

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trio
+from msgspec import structs
 
 from insync.replication import Admin, BlockingAdmin, Node, Producer
 from insync.replication.asyncio import Admin as AsyncioAdmin
@@ -20,11 +21,14 @@ from insync.replication.client import (
     UnknownTopicError,
 )
 from insync.replication.client.admin import _transactions
+from insync.replication.client.connection._coordinators import Coordinators
 from insync.replication.core import messages as m
 from insync.replication.core.broker.coordination import aborting, transacting
 from insync.replication.core.broker.coordination.shards import Shards
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import groups as gm
 from insync.replication.core.messages import transactions as tm
+from insync.replication.core.transactions import epochs
 from insync.replication.core.types import PartitionId
 from insync.replication.node.operations import metrics
 from insync.transport import TransportError
@@ -125,6 +129,83 @@ async def _on_other_faces(servers: list[str]) -> None:
 
     await trio.to_thread.run_sync(in_a_thread)
     await trio.to_thread.run_sync(lambda: asyncio.run(in_asyncio()))
+
+
+async def _with_offsets(admin: Admin, *, committed: bool) -> None:
+    """A transaction with offsets of a group: begun by the second version of the protocol, ended by the first."""
+    ids, groups = (Coordinators(admin._cluster, kind) for kind in (gm.TRANSACTION, gm.GROUP))
+    asked = tm.InitTransactionsRequest(transactional_id="w", timeout_ms=60_000)
+    told = await ids.ask("w", asked, timeout=30.0, thing="w")
+    who = {
+        "transactional_id": "w",
+        "producer_id": told.producer_id,
+        "producer_epoch": told.producer_epoch,
+    }
+    moved = gm.TxnOffsetCommitRequest(
+        **who, group="g", offsets=[gm.GroupOffset(topic="t", partition=0, offset=7)]
+    )
+    end = tm.EndTransactionRequest(**who, committed=committed, version=1)
+    for coordinators, name, request in ((groups, "g", moved), (ids, "w", end)):
+        assert (await coordinators.ask(name, request, timeout=30.0, thing=name)).error == ErrorCode.NONE
+
+
+async def _stable(admin: Admin) -> list[gm.CommittedOffset]:
+    request = gm.GroupOffsetsRequest(group="g", require_stable=True)
+    ask = Coordinators(admin._cluster, gm.GROUP).ask
+    answer = await ask("g", request, timeout=30.0, thing="group 'g'")
+    assert answer.error == ErrorCode.NONE
+    return list(answer.offsets)
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["commit", "abort"])
+async def test_a_transaction_of_both_versions_ends(tmp_path: Path, committed: bool) -> None:
+    async with nodes(tmp_path, 1, t=1) as (_, admin):
+        await _with_offsets(admin, committed=committed)
+        await _until_it_has_ended(admin, committed=committed)
+
+
+async def _until_it_has_ended(admin: Admin, *, committed: bool) -> None:
+    async def has_ended() -> bool:
+        status = (await admin.describe_transaction("w")).status
+        return status == ("COMPLETE_COMMIT" if committed else "COMPLETE_ABORT")
+
+    await until(has_ended)
+    assert [(each.error, each.offset) for each in await _stable(admin)] == ([(0, 7)] if committed else [])
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["commit", "abort"])
+async def test_what_a_coordinator_has_decided_and_cannot_end_is_found_and_ended_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, committed: bool
+) -> None:
+    """As releases have left it behind whose markers were of the version of the first request."""
+    async with nodes(tmp_path, 1, t=1) as (running, admin):
+        right = epochs._prepared
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                epochs,
+                "_prepared",
+                lambda now, *rest: structs.replace(right(now, *rest), client_version=now.client_version),
+            )
+            await _with_offsets(admin, committed=committed)
+        await running.stop(1)
+        await running.start(settings(tmp_path, 1, **FAST))
+        await _is_found_and_ended(running.servers, committed=committed)
+        assert "event=transaction_marker_refused transactional_id=w" in caplog.text
+
+
+async def _is_found_and_ended(servers: list[str], *, committed: bool) -> None:
+    async with Admin(servers) as admin:
+
+        async def is_found() -> bool:
+            return bool(await admin.find_hanging_transactions(longer_than_ms=0))
+
+        await until(is_found)
+        (hanging,) = await admin.find_hanging_transactions(longer_than_ms=0)
+        assert (hanging.topic, hanging.transactional_id) == ("__consumer_offsets", "w")
+        assert [each.error for each in await _stable(admin)] == [ErrorCode.UNSTABLE_OFFSET_COMMIT]
+        await admin.abort_transaction((hanging.topic, hanging.partition), hanging.start_offset)
+        await _until_it_has_ended(admin, committed=committed)
+        assert await admin.find_hanging_transactions(longer_than_ms=0) == []
 
 
 async def test_many_partitions_are_asked_about_without_pauses(
