@@ -12,10 +12,15 @@ from ..clusters import Json, Servers, known, print_json
 from ..errors import EXIT_FAILURE, CommandError
 
 if TYPE_CHECKING:
-    from ...client import Admin, NodeHealth
+    from ...client import NodeHealth
 
 _LOOK = 0.2
+_ANSWER_SECONDS = 5.0
 _NotNegative = Parameter(validator=validators.Number(gte=0))
+
+
+class _AbsentError(CommandError):
+    """The cluster knows no node of the number, so far."""
 
 
 def health(
@@ -38,44 +43,85 @@ def health(
     node
         Ask this node alone.
     wait
-        How many seconds to wait for them to be ready.
+        How many seconds to wait for them to start and be ready.
     """
     from ..running import run
 
     async def look() -> int:
-        import trio
+        seen = _Seen()
+        if wait:
+            import trio
 
-        from ...client import Admin
-
-        async with Admin(known(servers)) as admin:
-            deadline = trio.current_time() + wait
-            while True:
-                found = await _look(admin, node)
-                if _ready(found) or trio.current_time() >= deadline:
-                    break
-                await trio.sleep(_LOOK)
-        if json:
-            print_json([attrs.asdict(each) | {"ready": each.ready} for each in found])
+            with trio.move_on_after(wait):
+                await _wait(known(servers), node, wait, seen)
         else:
-            _print(found)
-        return 0 if _ready(found) else EXIT_FAILURE
+            await _look(known(servers), node, _ANSWER_SECONDS, seen)
+        if seen.problem is not None:
+            raise CommandError(f"no node is ready after {wait:g} s: {seen.problem}") from seen.problem
+        if json:
+            print_json([attrs.asdict(each) | {"ready": each.ready} for each in seen.nodes])
+        else:
+            _print(seen.nodes)
+        if _ready(seen.nodes):
+            return 0
+        if wait:
+            late = ", ".join(f"{each.node_id} ({_trouble(each)})" for each in seen.nodes if not each.ready)
+            raise CommandError(f"not ready after {wait:g} s: node {late}")
+        return EXIT_FAILURE
 
     return run(look)
 
 
-async def _look(admin: Admin, node: int | None) -> list[NodeHealth]:
-    found = await admin.describe_nodes()
-    if node is None:
-        return found
-    chosen = [each for each in found if each.node_id == node]
+@attrs.define
+class _Seen:
+    """The result of the last finished look: nodes, or the reason why there are none."""
+
+    nodes: list[NodeHealth] = attrs.Factory(list)
+    problem: Exception | None = None
+
+
+async def _wait(servers: str, node: int | None, seconds: float, seen: _Seen) -> None:
+    """Look again and again until nodes are ready; a node that does not listen yet may soon. Cancel it to stop."""
+    import trio
+
+    from ...client import BootstrapError, ClientError
+
+    seen.problem = CommandError("no node has answered yet")
+    while True:
+        try:
+            # Half of the time, so that a silent node is named before the time is over.
+            await _look(servers, node, min(_ANSWER_SECONDS, seconds / 2), seen)
+        except ClientError as error:
+            is_hopeless = isinstance(error, BootstrapError) and not error.patience
+            if is_hopeless or not error.retriable:
+                raise
+            seen.nodes, seen.problem = [], error
+        except _AbsentError as error:
+            seen.nodes, seen.problem = [], error
+        if _ready(seen.nodes):
+            return
+        await trio.sleep(_LOOK)
+
+
+async def _look(servers: str, node: int | None, seconds: float, seen: _Seen) -> None:
+    from ...client import Admin
+
+    async with Admin(servers) as admin:
+        found = await admin.describe_nodes(timeout_ms=max(1, int(1000 * seconds)))
+    chosen = [each for each in found if node in (None, each.node_id)]
     if not chosen:
-        there = ", ".join(str(each.node_id) for each in found)
-        raise CommandError(f"there is no node {node}: the cluster has {there}")
-    return chosen
+        there = ", ".join(str(each.node_id) for each in found) or "none"
+        wanted = "node" if node is None else f"node {node}"
+        raise _AbsentError(f"there is no {wanted}: the cluster has {there}")
+    seen.nodes, seen.problem = chosen, None
 
 
 def _ready(found: list[NodeHealth]) -> bool:
     return bool(found) and all(each.ready for each in found)
+
+
+def _trouble(node: NodeHealth) -> str:
+    return node.error or ", ".join(check.name for check in node.checks if not check.ok)
 
 
 def _print(found: list[NodeHealth]) -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from insync.replication.cli import main
 from insync.replication.cli.bench import percentile
 from insync.replication.cli.watching.measures import amount
 from insync.replication.cli.watching.top import _Sample, picture
 from insync.replication.cli.watching.top_tables import Sort, by, draw
-from insync.replication.client import NodeHealth
+from insync.replication.client import Admin, BootstrapError, NodeHealth, RequestTimeoutError
+from insync.replication.client.connection._client import Client
 from insync.replication.core.messages import HealthCheck
-from tests.processes import STEADY, NodeProcess, cluster
+from tests.processes import STEADY, NodeProcess, cluster, kept_address
 
 pytestmark = pytest.mark.xdist_group("operations")
 """They share two nodes, and what the first of them wrote."""
@@ -64,6 +67,85 @@ def test_health_is_a_status_and_says_why_not(
     assert one["node_id"] == 1 and one["ready"] and all(check["ok"] for check in one["checks"])
     assert main(["health", "--node", "9", *at(nodes)]) == 1
     assert "there is no node 9: the cluster has 1, 2" in capsys.readouterr().err
+    assert main(["health", "--wait", "0.5", "--node", "9", *at(nodes)]) == 1
+    assert "no node is ready after 0.5 s: there is no node 9: the" in capsys.readouterr().err
+
+
+def test_health_that_waits_says_for_what_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    with kept_address() as url:
+        assert main(["health", "--wait", "0.8", "--servers", url]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert (
+        told.err.startswith("insync: no node is ready after 0.8 s: no node could be reached")
+        and url in told.err
+    )
+
+
+def test_health_looks_again_whatever_passes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused, hopeless = BootstrapError("refused"), BootstrapError("wrong secret")
+    refused.patience = 0.5
+    sick = [NodeHealth(node_id=1, checks=[HealthCheck(name="min_isr", ok=False, detail="t-0")])]
+    looks: list[Any] = [refused, [], sick, RequestTimeoutError("busy"), [NodeHealth(node_id=1)]]
+
+    async def describe_nodes(*_: Any, timeout_ms: int) -> list[NodeHealth]:
+        result = looks.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return list(result)
+
+    async def enter(admin: Any) -> Any:
+        return admin
+
+    async def leave(*_: Any) -> None:
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(Admin, "__aenter__", enter)
+    monkeypatch.setattr(Admin, "__aexit__", leave)
+    monkeypatch.setattr(Admin, "describe_nodes", describe_nodes)
+    monkeypatch.setattr("insync.replication.cli.watching.health._LOOK", 0)
+    assert said(capsys, "health", "--wait", "60", "-s", "tcp://x:1") == "node 1: ready\n" and looks == []
+    looks = [sick] * 1_000_000
+    assert main(["health", "--wait", "0.1", "-s", "tcp://x:1"]) == 1
+    told = capsys.readouterr()
+    assert told.out == "node 1: NOT READY\n  min_isr: t-0\n"
+    assert told.err == "insync: not ready after 0.1 s: node 1 (min_isr)\n"
+    looks = [hopeless]
+    assert main(["health", "--wait", "60", "-s", "tcp://x:1"]) == 1
+    assert capsys.readouterr().err == "insync: wrong secret\n"
+
+
+@pytest.mark.slow
+def test_health_waits_for_a_node_that_does_not_listen_yet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reach, refused = Client._reach_a_node, threading.Event()
+
+    async def reach_a_node(client: Client) -> None:
+        try:
+            await reach(client)
+        except BootstrapError:
+            refused.set()
+            raise
+
+    monkeypatch.setattr(Client, "_reach_a_node", reach_a_node)
+    nodes: list[NodeProcess] = []
+    with kept_address() as url:
+
+        def start() -> None:
+            assert refused.wait(60)
+            nodes.append(NodeProcess.start(1, tmp_path, "--listen", url))
+
+        starting = threading.Thread(target=start)
+        starting.start()
+        try:
+            assert said(capsys, "health", "--wait", "60", "--servers", url) == "node 1: ready\n"
+        finally:
+            starting.join()
+            for node in nodes:
+                node.kill()
 
 
 @pytest.mark.slow
