@@ -31,8 +31,8 @@ The names, for `help(insync.transport.NAME)`:
   `turn`.
 - Payloads: `Buffer`, `FileRange`, `Part`, `Payload`, `RangePayload`.
 - Writing a transport: `API_VERSION`, `ByteListener`, `bytes_payload`, `ByteStream`, `Capabilities`,
-  `check_options`, `Departures`, `Endpoint`, `join_host_port`, `Link`, `LinkTransport`, `Listener`, `pieces`,
-  `register`, `schemes`, `size_of`, `split_host_port`, `StreamTransport`, `URL`.
+  `advertised`, `check_options`, `Departures`, `Endpoint`, `join_host_port`, `Link`, `LinkTransport`, `Listener`,
+  `pieces`, `register`, `schemes`, `size_of`, `split_host_port`, `StreamTransport`, `URL`.
 - Errors: `AddressInUseError`, `AmbiguousTransportError`, `AuthError`, `ConnectError`, `ConnectionLost`,
   `ConnectRefusedError`, `ConnectSlowError`, `DeadlineExceeded`, `EndOfLink`, `FrameTooLargeError`,
   `InsecureAddressError`, `LinkBroken`, `LinkClosed`, `NotAuthorisedError`, `NotRegisteredError`, `Overloaded`,
@@ -223,6 +223,9 @@ from .urls import (
 )
 from .urls import (
     Endpoint as Endpoint,
+)
+from .urls import (
+    advertised as advertised,
 )
 from .urls import (
     check_options as check_options,

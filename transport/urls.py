@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 
 import attrs
@@ -9,6 +10,9 @@ import attrs
 _URL = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<authority>[^/?#]*)(?P<path>/[^?#]*)?(?:\?(?P<options>[^#]*))?"
 )
+
+_CONTACT = re.compile(r"(?:\[(?P<v6>[^]\[]+)\]|(?P<host>[\w.-]+))(?::(?P<port>[0-9]+))?")
+_WILDCARDS = ("0.0.0.0", "::")
 
 
 @attrs.frozen
@@ -77,3 +81,34 @@ def split_host_port(url: URL) -> tuple[str, int]:
 def join_host_port(host: str, port: int) -> str:
     """The reverse of `split_host_port`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def advertised(url: URL) -> tuple[str, int | None] | None:
+    """The address that a listener advertises in place of its own: the option `contact`; None: it is not given.
+
+    It is `HOST`, `HOST:PORT`, `[IPV6]` or `[IPV6]:PORT`; port None: that of the listener.
+
+    Raises:
+      ValueError: It is none of these, or an address that nobody can dial.
+    """
+    text = dict(url.options).get("contact")
+    if text is None:
+        return None
+    found = _CONTACT.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            f"{url}: contact={text} is not HOST, HOST:PORT, [IPV6] or [IPV6]:PORT, like node3.example.org:9000"
+        )
+    host, port = found["v6"] or found["host"], found["port"]
+    if found["v6"]:
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            raise ValueError(f"{url}: contact={text}: {host!r} is not an IPv6 address") from None
+    if host in _WILDCARDS:
+        raise ValueError(
+            f"{url}: contact={text}: nobody can dial {host}, write this machine's name or address"
+        )
+    if port is not None and not 0 < int(port) < 65536:
+        raise ValueError(f"{url}: contact={text}: a port is a number from 1 to 65535")
+    return host, None if port is None else int(port)

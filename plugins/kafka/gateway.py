@@ -19,6 +19,7 @@ from insync.transport import (
     PeerIdentity,
     Security,
     Serving,
+    advertised,
     check_options,
     join_host_port,
     split_host_port,
@@ -38,7 +39,8 @@ from .tls import TlsStream, context
 _TLS = "kafka+tls"
 _CERTIFICATES = ("certificate", "key", "authorities", "client_certificate")
 _SASL = "sasl"
-_OPTIONS = (NAME, "contact", _SASL, "auto_create_topics", "num_partitions", "default_replication_factor")
+_CONTACT = "contact"
+_OPTIONS = (NAME, _CONTACT, _SASL, "auto_create_topics", "num_partitions", "default_replication_factor")
 _MOST = 10_000
 STRANGERS_MAY = frozenset({Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
 """APIs that a client may call before it has proved who it is."""
@@ -63,6 +65,7 @@ class KafkaGateway(Gateway):
         host, port = split_host_port(url)
         if url.path not in ("", "/"):
             raise ValueError(f"{url}: the address of a Kafka listener has no path")
+        advertised(url)
         _options(url)
         _mechanisms(url)
         if url.scheme == _TLS:
@@ -80,8 +83,8 @@ class KafkaGateway(Gateway):
         """See `Gateway.serve`."""
         tcp = TcpTransport()
         options = dict(endpoint.options)
-        contact, _, contact_port = options.get("contact", "").partition(":")
-        at = URL("tcp", endpoint.authority, "", (("contact", contact),) if contact else ())
+        contact = tuple(each for each in endpoint.options if each[0] == _CONTACT)
+        at = tcp.parse(URL("tcp", endpoint.authority, "", contact))
         proves = "client_certificate" in options
         mechanisms = _mechanisms(endpoint)
         if not security.allow_insecure and not tcp.is_local(at):
@@ -91,11 +94,9 @@ class KafkaGateway(Gateway):
             authorities = options["authorities"] if proves else None
             tls = context(options["certificate"], options["key"], authorities)
         listener = await tcp.listen_streams(at)
-        host, port = split_host_port(listener.endpoints[0])
-        authority = join_host_port(host, int(contact_port) if contact_port else port)
         name = listener_name(endpoint)
         named = () if name == endpoint.scheme else ((NAME, name),)
-        task_status.started(Serving([str(URL(endpoint.scheme, authority, "", named))]))
+        task_status.started(Serving([str(URL(endpoint.scheme, listener.endpoints[0].authority, "", named))]))
         links, directory = Links(service, name), Directory(name, trio.current_time)
         slots = Slots(random.SystemRandom())
         secured = None if tls is None else partial(TlsStream, made=tls, turns=trio.Lock())
@@ -219,7 +220,4 @@ def _options(url: URL) -> Options:
             if not text.isascii() or not text.isdigit() or not least <= int(text) <= _MOST:
                 raise ValueError(f"{url}: {name} is a number from {least} to {_MOST}")
             numbers[name] = int(text)
-    contact = given.get("contact", "")
-    if ":" in contact and not contact.partition(":")[2].isdigit():
-        raise ValueError(f"{url}: contact is HOST or HOST:PORT")
     return Options(auto_create_topics=auto == "true", **numbers)

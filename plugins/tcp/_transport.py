@@ -24,7 +24,7 @@ from insync.transport import (
     StreamTransport,
 )
 from insync.transport.sockets import SocketListener, SocketStream
-from insync.transport.urls import check_options, join_host_port, split_host_port
+from insync.transport.urls import advertised, check_options, join_host_port, split_host_port
 
 CAPS = Capabilities(ranges="sendfile", half_close=True)
 
@@ -41,7 +41,8 @@ _WILDCARDS = ("0.0.0.0", "::", "*")
 class TcpTransport(StreamTransport):
     """`tcp://host:port` or `tcp://[v6]:port`; port 0 lets the system choose.
 
-    Listening on a wildcard (`0.0.0.0`, `::`, `*` for both) advertises this machine's address, or `?contact=HOST`.
+    Listening on a wildcard (`0.0.0.0`, `::`, `*` for both) advertises this machine's address.
+    `?contact=HOST` or `HOST:PORT` advertises another one.
     """
 
     schemes: ClassVar[tuple[str, ...]] = ("tcp",)
@@ -49,6 +50,7 @@ class TcpTransport(StreamTransport):
 
     def parse(self, url: URL) -> Endpoint:
         check_options(url, ("contact",))
+        advertised(url)
         host, port = split_host_port(url)
         if url.path not in ("", "/"):
             raise ValueError(f"{url}: a tcp address has no path")
@@ -88,8 +90,9 @@ class TcpTransport(StreamTransport):
             if error.errno == errno.EADDRINUSE:
                 raise _in_use(endpoint) from error
             raise
-        contact = dict(endpoint.options).get("contact") or _contact_host(host, sock)
-        return self.make_listener(sock, URL(endpoint.scheme, join_host_port(contact, sock.getsockname()[1])))
+        contact, port = advertised(endpoint) or (_contact_host(host, sock), None)
+        authority = join_host_port(contact, port or sock.getsockname()[1])
+        return self.make_listener(sock, URL(endpoint.scheme, authority))
 
     def make_stream(self, sock: socket.socket, endpoint: Endpoint) -> ByteStream:
         """The stream of a connected socket."""

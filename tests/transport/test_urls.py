@@ -1,9 +1,11 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from insync.transport import URL
-from insync.transport.urls import check_options, join_host_port, split_host_port
+from insync.transport.urls import advertised, check_options, join_host_port, split_host_port
 
 
 @given(
@@ -33,3 +35,40 @@ def test_hosts_and_ports_round_trip(host, port):
 def test_a_slip_in_an_option_does_not_pass():
     with pytest.raises(ValueError, match="unknown option 'nodlay'; known here: nodelay"):
         check_options(URL.parse("tcp://h:1?nodlay=1"), ("nodelay",))
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("node3.example.org", ("node3.example.org", None)),
+        ("localhost:9650", ("localhost", 9650)),
+        ("[2001:db8::1]", ("2001:db8::1", None)),
+        ("[2001:db8::1]:65535", ("2001:db8::1", 65535)),
+    ],
+)
+def test_an_advertised_address_has_a_host_and_perhaps_a_port(text, address):
+    assert advertised(URL.parse(f"tcp://0.0.0.0:1?contact={text}")) == address
+    assert advertised(URL.parse("tcp://0.0.0.0:1")) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is not HOST, HOST:PORT"),
+        ("h:", "is not HOST, HOST:PORT"),
+        (":9000", "is not HOST, HOST:PORT"),
+        ("h:x", "is not HOST, HOST:PORT"),
+        ("h:1:2", "is not HOST, HOST:PORT"),
+        ("::1", "is not HOST, HOST:PORT"),
+        ("tcp:h", "is not HOST, HOST:PORT"),
+        ("[h]:1", "'h' is not an IPv6 address"),
+        ("[]:1", "is not HOST, HOST:PORT"),
+        ("h:0", "a port is a number from 1 to 65535"),
+        ("h:65536", "a port is a number from 1 to 65535"),
+        ("0.0.0.0:1", "nobody can dial 0.0.0.0"),
+        ("[::]", "nobody can dial ::"),
+    ],
+)
+def test_an_address_that_nobody_can_dial_is_not_advertised(text, why):
+    with pytest.raises(ValueError, match=f"contact={re.escape(text)}.*{re.escape(why)}"):
+        advertised(URL.parse(f"tcp://h:1?contact={text}"))

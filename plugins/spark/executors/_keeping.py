@@ -31,7 +31,8 @@ class Address:
 
     def listening(self, port: int) -> str:
         """As a URL to listen on; port 0 takes a free one."""
-        return f"tcp://{join_host_port(self.bind, port)}?contact={self.host}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"tcp://{join_host_port(self.bind, port)}?contact={host}"
 
 
 class Keeper:

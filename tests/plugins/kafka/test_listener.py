@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import trio
@@ -418,13 +419,30 @@ async def test_an_address_that_others_reach_is_refused(tmp_path: Path) -> None:
         ("?num_partitions=0", "num_partitions is a number"),
         ("?auto_create_topics=maybe", "true or false"),
         ("?nonsense=1", "unknown option 'nonsense'"),
-        ("?contact=host:x", "HOST or HOST:PORT"),
+        ("?contact=host:x", "is not HOST, HOST:PORT"),
+        ("?contact=[h]:1", "'h' is not an IPv6 address"),
     ],
 )
 async def test_options_that_are_wrong_are_named(tmp_path: Path, options: str, why: str) -> None:
     with pytest.raises(NodeError, match=why):
         async with node_at(tmp_path, options):
             pass
+
+
+@pytest.mark.parametrize(
+    ("contact", "host", "port"),
+    [
+        ("example.org", "example.org", None),
+        ("example.org:9650", "example.org", 9650),
+        ("[::1]:9650", "::1", 9650),
+    ],
+)
+async def test_clients_are_told_the_advertised_address(
+    tmp_path: Path, contact: str, host: str, port: int | None
+) -> None:
+    async with node_at(tmp_path, f"?contact={contact}") as node:
+        told = urlsplit(node.gateway_endpoints[0])
+        assert told.hostname == host and (told.port == port if port else told.port)
 
 
 async def test_a_mistake_over_one_client_ends_its_connection_alone(

@@ -15,7 +15,7 @@ import trio.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from insync.plugins.tcp import TcpTransport
+from insync.plugins.tcp import TcpTransport, TlsTransport
 from insync.transport import (
     URL,
     AddressInUseError,
@@ -103,6 +103,21 @@ async def test_a_wildcard_is_not_advertised(url):
     assert host not in ("0.0.0.0", "*", "[::]")
     assert ("contact" in url) == (host == "example.org")
     await listener.aclose()
+
+
+@pytest.mark.parametrize("kind", [TcpTransport, TlsTransport])
+async def test_an_advertised_address_may_have_a_port_of_its_own(kind, monkeypatch):
+    monkeypatch.setattr(TlsTransport, "listen_streams", TcpTransport.listen_streams)
+    monkeypatch.setattr(TlsTransport, "make_listener", TcpTransport.make_listener)
+    transport = kind()
+    scheme = transport.schemes[0]
+    for contact in ("localhost:9650", "[2001:db8::1]:9650"):
+        endpoint = transport.parse(URL.parse(f"{scheme}://127.0.0.1:0?contact={contact}"))
+        listener = await transport.listen(endpoint)
+        assert str(listener.endpoints[0]) == f"{scheme}://{contact}"
+        await listener.aclose()
+    with pytest.raises(ValueError, match="contact=::1 is not HOST, HOST:PORT"):
+        transport.parse(URL.parse(f"{scheme}://127.0.0.1:0?contact=::1"))
 
 
 async def test_an_address_in_use_is_named_with_the_remedy():
