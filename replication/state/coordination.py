@@ -19,11 +19,10 @@ from ._packing import own
 from ._session import closed
 from .collections import _Battery
 from .errors import StateError
-from .replica import Tasks
+from .replica import CLOSE_SECONDS, Tasks
 
 _LOOK = 0.5
 """Seconds after which a waiter checks a lease again, because the clocks of others may differ."""
-_CLOSE_SECONDS = 5.0
 _NONCE = re.compile("#[0-9a-f]{24}$")
 """The suffix of an owner behind the name of its handle; owners in logs of earlier versions have none."""
 
@@ -225,7 +224,7 @@ class ReplicatedLock(_Battery):
         if lost:
             raise lost[0] from raised
         if raised is not None:
-            with trio.move_on_after(_CLOSE_SECONDS), suppress(ClientError):
+            with trio.move_on_after(CLOSE_SECONDS), suppress(ClientError):
                 await self.release(name, token)
             raise raised
         await self.release(name, token)
@@ -274,6 +273,7 @@ class ReplicatedElection(ReplicatedLock):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         why = closed("the election")
+        self._leaves_by = trio.current_time() + CLOSE_SECONDS
         try:
             if error is None or isinstance(error, Exception):
                 await self._give_up(why)
@@ -292,7 +292,7 @@ class ReplicatedElection(ReplicatedLock):
         token = self.leader_token if self.is_leader else None
         self._stand_down(why)
         # If this fails, another handle leads when the lease ends.
-        with trio.move_on_after(_CLOSE_SECONDS), suppress(ClientError):
+        with trio.move_on_after(CLOSE_SECONDS), suppress(ClientError):
             await self._ended.wait()
             token = self._late if self._late is not None else token
             if token is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -37,7 +38,8 @@ from .objects import raise_answer
 from .settings import StateSettings, split
 
 _log = logging.getLogger("insync.state")
-_CLOSE_SECONDS = 5.0
+CLOSE_SECONDS = 5.0
+"""How long leaving a block waits for commands under way, whatever the cluster does."""
 _RETRY_SECONDS = 0.25
 T = TypeVar("T")
 _LOG: dict[str, Value] = {"cleanup_policy": "delete", "retention_ms": -1, "retention_bytes": -1}
@@ -90,6 +92,10 @@ class Replica:
         self._partitions = None if partitions is None else given.whole("partitions", partitions, least=1)
         self._make = machine
         self._stack = AsyncExitStack()
+        self._limit = trio.CancelScope()
+        """Around all that is open; its deadline is set when the block is left."""
+        self._leaves_by = math.inf
+        """When leaving the block has to be over, if that has begun before everything is closed."""
         self._lacks: ClientError | None = None
         """Why it is not open yet: there are fewer nodes than replicas are wanted, or no answer came in time."""
         self._copy: Copy | None = None
@@ -98,10 +104,12 @@ class Replica:
 
     async def __aenter__(self) -> Self:
         await self._stack.__aenter__()
+        self._limit, self._leaves_by = trio.CancelScope(), math.inf
+        self._stack.enter_context(self._limit)
         try:
             await self._open()
         except BaseException as error:
-            await self._stack.__aexit__(type(error), error, error.__traceback__)
+            await self._unwind(type(error), error, error.__traceback__)
             raise
         return self
 
@@ -201,8 +209,7 @@ class Replica:
 
     async def _close(self, session: Session, copy: Copy) -> None:
         try:
-            with trio.move_on_after(_CLOSE_SECONDS):
-                await session.close()
+            await session.close()
         finally:
             # Tasks outside of the block may wait, whatever has ended it.
             copy.stop(closed(f"the copy of {self._at}"))
@@ -210,6 +217,13 @@ class Replica:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        await self._unwind(kind, error, traceback)
+
+    async def _unwind(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End session, copy and clients. A producer that is cancelled does not wait for its records."""
+        self._limit.deadline = min(self._leaves_by, trio.current_time() + CLOSE_SECONDS)
         await self._stack.__aexit__(kind, error, traceback)
 
     # Changing

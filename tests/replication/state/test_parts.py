@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,9 @@ import pytest
 import trio
 import trio.testing
 
+from insync.replication import Producer as RealProducer
 from insync.replication.client.errors import RequestTimeoutError
+from insync.replication.core import messages as m
 from insync.replication.core.types import PartitionId
 from insync.replication.state import (
     ChangesLostError,
@@ -41,7 +43,9 @@ from insync.replication.state._entries import Commands, Open, Snapshotted, decod
 from insync.replication.state._keeper import Keeper
 from insync.replication.state._session import Session
 from insync.replication.state.machine import Read, Write
+from insync.replication.state.replica import CLOSE_SECONDS
 from insync.replication.state.shards import BlockingShards, Shards
+from tests.replication.client.fake_cluster import fake_cluster
 
 AT = PartitionId("state", 0)
 NOWHERE = "tcp://127.0.0.1:1"
@@ -232,6 +236,45 @@ async def test_who_waits_for_an_answer_hears_that_the_copy_was_closed() -> None:
         with trio.fail_after(10):
             while nursery.child_tasks:
                 await trio.testing.wait_all_tasks_blocked()
+
+
+@pytest.mark.parametrize(
+    "opened", [lambda: Replica(NOWHERE, "state", Words), lambda: ReplicatedElection.open(NOWHERE, "state")]
+)
+@pytest.mark.parametrize("error", [None, ValueError("the caller's own")])
+async def test_leaving_takes_five_seconds_whatever_the_cluster_does(
+    opened: Callable[[], Replica],
+    error: Exception | None,
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nodes that have stopped answer no record: neither the command under way nor the end of the session."""
+    replica = opened()
+    copy, *_ = parts()
+
+    async def open_() -> None:
+        producer = await replica._stack.enter_async_context(RealProducer(cluster.urls, linger_ms=0))
+        session = Session(copy, producer, "me", StateSettings(), 1 << 20)
+        session.token = 1
+        await producer.send("state", b"under way")
+        replica._stack.push_async_callback(replica._close, session, copy)
+        replica._session = session
+
+    async def run(_: ReplicatedElection) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(replica, "_open", open_)
+    monkeypatch.setattr(ReplicatedElection, "_run", run)
+    async with fake_cluster(1, state=1) as cluster:
+        cluster.chaos = lambda _, request: request.kind == m.Kind.PRODUCE
+        began = trio.current_time()
+        with pytest.raises(ValueError, match="own") if error else nullcontext():
+            async with replica:
+                began = trio.current_time()
+                if error is not None:
+                    raise error
+        assert trio.current_time() - began == pytest.approx(CLOSE_SECONDS, abs=0.5)
+        assert isinstance(copy.error, StateClosedError)
 
 
 async def test_a_question_that_is_cancelled_is_no_answer() -> None:
