@@ -484,7 +484,9 @@ _SELF_EXPLAINING = frozenset(
         ErrorCode.ELECTION_NOT_NEEDED,
     }
 )
-"""Codes whose answers contain a remedy of the node; a general remedy might contradict it."""
+"""Codes whose answers contain a remedy of the node; a general remedy might contradict it. An answer that names a
+command contains one, too.
+"""
 
 
 def error_for(code: int, thing: str, detail: str = "", *, outcome: Outcome | None = None) -> ServerError:
@@ -503,7 +505,8 @@ def error_for(code: int, thing: str, detail: str = "", *, outcome: Outcome | Non
     cls = ERROR_CLASSES.get(known, UnknownServerError)
     said = f": {detail}" if detail else ""
     remedy = _REMEDIES.get(known, _REMEDIES[ErrorCode.UNKNOWN_SERVER_ERROR])
-    advice = "" if detail and known in _SELF_EXPLAINING else f"; {remedy}"
+    is_explained = detail and (known in _SELF_EXPLAINING or "`insync " in detail)
+    advice = "" if is_explained else f"; {remedy}"
     error = cls(f"{thing}: {known.name}{said}{advice}", outcome=outcome)
     error.retriable = known.retriable
     return error

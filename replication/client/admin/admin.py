@@ -221,7 +221,7 @@ class Admin(TransactionAdmin):
             raise self._not_ready(name, creation.topic_id, readiness.writable, partitions)
         raise RequestTimeoutError(
             f"topic {name!r}: not created within request_timeout_ms={self._settings.request_timeout_ms}; "
-            f"last: {creation.error}; look with `insync topic list` before trying again"
+            f"last: {creation.error or 'no answer'}; look with `insync topic list` before trying again"
         ) from creation.error
 
     def _not_ready(self, name: str, topic_id: str, writable: int, partitions: int) -> TopicNotReadyError:
@@ -548,8 +548,8 @@ class Admin(TransactionAdmin):
                         raise last
                 await trio.sleep(self._cluster.quick_backoff(attempt))
         raise RequestTimeoutError(
-            f"{thing}: not done within request_timeout_ms={self._settings.request_timeout_ms}; last: {last}; "
-            "look with `insync topic describe` before trying again"
+            f"{thing}: not done within request_timeout_ms={self._settings.request_timeout_ms}; last: "
+            f"{last or 'no answer'}; look with `insync topic describe` before trying again"
         ) from last
 
     async def _spread(self, name: str) -> None:

@@ -90,6 +90,8 @@ class Context:
         self.now = 0.0
         self.fits: Callable[[Transaction], bool] = lambda transaction: True
         """Whether the metadata store accepts a transaction of that size; set by the driver."""
+        self.explained: Callable[[str], str] = lambda refusal: refusal
+        """Puts the cause before the refusal of an admin request, if the driver knows it; set by the driver."""
         self.registered: int | None = None
         """The store's revision at which this process registered; None before."""
         self.view = ClusterView()

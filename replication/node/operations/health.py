@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ..driver import Driver
     from ..store._cluster_state import ClusterState
 
-MISSED = 3
-"""The metadata store does not miss this number of signs of life by coincidence."""
 NAMED = 5
 """How many partitions a check names; of the others it tells the number."""
 
@@ -104,11 +102,7 @@ class Health:
 
     def _store(self) -> HealthCheck:
         """Without store writes no leader is elected and no ISR shrinks: writes may wait for a silent replica."""
-        problems = []
-        age, why = self._state.store_age_ms, self._state.store_problem
-        if age > MISSED * self._driver.settings.proof_interval_ms:
-            taken = f"the metadata store has taken no write of this node for {age / 1000:.0f} s"
-            problems.append(f"{taken}: {why}" if why else taken)
+        problems = list(filter(None, [self._state.store_trouble]))
         if unreadable := self._driver.view.unreadable:
             left = "the previous values stand, if there are any, and are not changed; restore the right ones"
             named = first_of(sorted(unreadable), NAMED)

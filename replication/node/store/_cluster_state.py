@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Mapping
 
 import trio
+from msgspec import structs
 
 from ... import metadata as store_api
 from ... import wire
@@ -39,8 +40,14 @@ log = logging.getLogger("insync.node")
 CONFIRM_PAUSE = 0.02
 """Seconds between two readings of the store that gateways ask for: names that do not exist must not flood it."""
 RETRY_PAUSE = 0.1
+MISSED = 3
+"""The metadata store does not miss this number of signs of life by coincidence."""
+_FOR_LACK_OF_STORE = (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)
+"""Refusals for which the metadata store may be the cause."""
 ADMIN_TIMEOUT = 9.0
 """Seconds after which an ungranted request is answered; the forwarding node waits slightly longer."""
+DOUBTFUL_TIMEOUT = 2.0
+"""The same while the metadata store takes no writes: whoever asks is told so in time."""
 
 
 class ClusterState:
@@ -61,6 +68,7 @@ class ClusterState:
         """Why it may not have taken the last one; empty if it has."""
         settings = driver.settings
         driver.broker.context.fits = self._fits
+        driver.broker.context.explained = self.explained
         self._controller = faces.Controller(
             settings.node_id,
             driver.incarnation,
@@ -100,6 +108,22 @@ class ClusterState:
         """Since when the store has taken no write of this node: what the view shows is as old."""
         return int(1000 * (trio.current_time() - self.counted_at))
 
+    @property
+    def store_trouble(self) -> str:
+        """Since when the store has taken no write of this node, and why; empty: it takes them."""
+        age, why = self.store_age_ms, self.store_problem
+        if age <= MISSED * self._driver.settings.proof_interval_ms:
+            return ""
+        taken = f"the metadata store has taken no write of this node for {age / 1000:.0f} s"
+        return f"{taken}: {why}" if why else taken
+
+    def explained(self, refusal: str) -> str:
+        """A refusal of an admin request, with the cause in front of it if that is the metadata store."""
+        trouble = self.store_trouble
+        if not trouble:
+            return refusal
+        return f"node {self._driver.settings.node_id}: {trouble}; see `insync status` ({refusal})"
+
     def counted(self, problem: str) -> None:
         """The store was asked to take a write."""
         self.store_problem = problem
@@ -113,6 +137,8 @@ class ClusterState:
 
         def answer(response: faces.Response) -> None:
             answered.set()
+            if response.error in _FOR_LACK_OF_STORE:
+                response = structs.replace(response, message=self.explained(response.message))
             reply(response)
 
         self._admin_requests[self._next_request] = answer
@@ -122,9 +148,11 @@ class ClusterState:
         self._nursery.start_soon(self._grant, admin_request, answered)
 
     async def _grant(self, admin_request: faces.AdminRequest, answered: trio.Event) -> None:
-        kind, deadline = type(admin_request.request).__name__, trio.current_time() + ADMIN_TIMEOUT
+        kind = type(admin_request.request).__name__
+        timeout = DOUBTFUL_TIMEOUT if self.store_trouble else ADMIN_TIMEOUT
+        deadline = trio.current_time() + timeout
         try:
-            with trio.fail_after(ADMIN_TIMEOUT / 2):
+            with trio.fail_after(timeout / 2):
                 await self._read()
         except (MetadataError, wire.WireError, trio.TooSlowError) as error:
             log.warning("planning %s from a stale view: %s", kind, str(error) or "the store is slow")
@@ -132,7 +160,7 @@ class ClusterState:
         with trio.move_on_at(deadline):
             await answered.wait()
         if not answered.is_set():
-            log.warning("gave up %s: not granted within %g s", kind, ADMIN_TIMEOUT)
+            log.warning("gave up %s: not granted within %g s", kind, timeout)
             self._step(faces.AdminRequestExpired(request_id=admin_request.request_id))
 
     def read_again(self) -> None:

@@ -93,3 +93,8 @@ def test_a_node_is_ready_if_it_answers_and_every_check_holds() -> None:
     assert NodeHealth(node_id=1, checks=[good, good]).ready and NodeHealth(node_id=1).ready
     assert not NodeHealth(node_id=1, checks=[good, bad]).ready
     assert not NodeHealth(node_id=1, checks=[good], error="it does not answer").ready
+
+
+def test_an_answer_that_names_a_command_gets_no_other_remedy() -> None:
+    error = error_for(ErrorCode.NOT_CONTROLLER, "topic 't'", "the store is away; see `insync status`")
+    assert str(error) == "topic 't': NOT_CONTROLLER: the store is away; see `insync status`"

@@ -77,6 +77,7 @@ class Peers:
         )
 
     def _refuse(self, event: ev.ForwardArrived, text: str) -> None:
+        text = self._ctx.explained(text)
         refusal = admin_requests.refusal(event.message, ErrorCode.NOT_CONTROLLER, text)
         self._ctx.emit(fx.Reply(event.request, refusal))
 

@@ -13,9 +13,11 @@ import pytest
 import trio
 
 from insync.replication import Admin, Node, Producer
+from insync.replication.client import RequestTimeoutError
 from insync.replication.core.messages import HealthCheck
 from insync.replication.metadata import Delete, Put, open_store
 from insync.replication.node._dialler import Dialler
+from insync.replication.node.store import _cluster_state
 
 from ..conftest import Device
 from ..logs.test_directories import settings as two_directories
@@ -208,6 +210,39 @@ async def test_a_store_that_takes_no_writes_is_told_and_stops_no_acknowledgement
             return "store" not in await failing(node)
 
         await until(well)
+
+
+async def test_an_admin_request_that_the_store_holds_up_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever node is asked: the controller, or one that passes the request on."""
+    monkeypatch.setattr(_cluster_state, "DOUBTFUL_TIMEOUT", 0.1)
+    options = {"proof_interval_ms": 50, "metrics_port": 0, "storage_stall_timeout_ms": 60_000}
+    async with (
+        Node(settings_on_disk(tmp_path, 1, **options)) as one,
+        Node(settings_on_disk(tmp_path, 2, **options)) as two,
+        Admin(one.endpoints, request_timeout_ms=1000) as admin,
+        Admin(two.endpoints, request_timeout_ms=1000) as other,
+    ):
+        await until(lambda: _is_ready(one))
+        await until(lambda: _is_ready(two))
+        with contextlib.closing(sqlite3.connect(tmp_path / "meta.db", isolation_level=None)) as lock:
+            lock.execute("BEGIN IMMEDIATE")
+            for node in (one, two):
+
+                async def told(node: Node = node) -> bool:
+                    return "taken no write" in (await failing(node)).get("store", "")
+
+                await until(told)
+            since = r"the metadata store has taken no write of this node for \d+ s"
+            why = rf"node [12]: {since}.*; see `insync status` \("
+            with pytest.raises(RequestTimeoutError, match=f"topic 't': not created.*{why}"):
+                await admin.create_topic("t", 1, 1)
+            with pytest.raises(RequestTimeoutError, match=f"limits of client_id etl: not done.*{why}"):
+                await other.alter_quotas("client_id", "etl", {"producer_byte_rate": 1})
+            lock.execute("ROLLBACK")
+        await until(lambda: _is_ready(one))
+        await admin.create_topic("u", 1, 1)
 
 
 async def test_a_store_whose_device_fails_is_told_with_the_reason(tmp_path: Path) -> None:

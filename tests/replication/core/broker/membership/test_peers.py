@@ -116,6 +116,13 @@ def test_without_a_controller_nobody_is_asked(one: Node) -> None:
     assert one.refused() == "there is no controller now; retry"
 
 
+def test_a_refusal_has_the_cause_that_the_driver_knows(one: Node) -> None:
+    one.tell(ev.ViewRead(attrs.evolve(one.view, controller=None)))
+    one.broker.context.explained = lambda refusal: f"the store is away ({refusal})"
+    one.forward()
+    assert one.refused() == "the store is away (there is no controller now; retry)"
+
+
 def test_what_could_not_be_sent_fails_with_the_dial_and_the_next_one_pauses(one: Node) -> None:
     one.forward("first")
     one.tell(ev.DialFailed(dial=one.one(fx.Dial).dial, reason="connection refused", refused=True))
