@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 from functools import cache
 from pathlib import Path
@@ -82,6 +83,25 @@ def test_every_name_of_a_page_is_in_the_source(page: Path) -> None:
     assert not {word for word in others if exists(word)}, "they need not be listed"
 
 
+def unknown_paths(text: str) -> list[str]:
+    """Dotted names of the package's rooms at which there is nothing; each word of one may exist elsewhere."""
+    named = re.findall(r"\binsync(?:\.(?:replication|plugins|storage|transport))(?:\.\w+)*", text)
+    return sorted(name for name in set(named) if not is_importable(name))
+
+
+def is_importable(name: str) -> bool:
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=lambda page: page.name)
+def test_every_module_of_a_page_exists_where_it_says(page: Path) -> None:
+    assert unknown_paths(page.read_text("utf-8")) == []
+
+
 @pytest.mark.parametrize("page", EVERY_PAGE, ids=lambda page: page.name)
 def test_every_test_and_file_of_the_tests_exists(page: Path) -> None:
     text = page.read_text("utf-8")
@@ -131,4 +151,7 @@ def test_every_command_of_the_tests_has_the_options_that_are_shown(page: Path) -
 
 def test_what_is_wrong_is_noticed() -> None:
     assert not exists("insync_no_such_metric_total")
+    assert unknown_paths(
+        "`insync.replication.core.elections.Situation`, `insync.proof`, `insync.plugins.tcp`"
+    ) == ["insync.replication.core.elections.Situation"]
     assert anchors(ROOT / "CONTRIBUTING.md") >= {"the-fast-loop", "a-change"}
