@@ -90,8 +90,8 @@ class TcpTransport(StreamTransport):
             if error.errno == errno.EADDRINUSE:
                 raise _in_use(endpoint) from error
             raise
-        contact, port = advertised(endpoint) or (_contact_host(host, sock), None)
-        authority = join_host_port(contact, port or sock.getsockname()[1])
+        contact, contact_port = advertised(endpoint) or (_contact_host(host, sock), None)
+        authority = join_host_port(contact, contact_port or sock.getsockname()[1])
         return self.make_listener(sock, URL(endpoint.scheme, authority))
 
     def make_stream(self, sock: socket.socket, endpoint: Endpoint) -> ByteStream:

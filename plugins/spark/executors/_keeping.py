@@ -31,7 +31,8 @@ class Address:
 
     def listening(self, port: int) -> str:
         """As a URL to listen on; port 0 takes a free one."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        bare = self.host.strip("[]")
+        host = f"[{bare}]" if ":" in bare else bare
         return f"tcp://{join_host_port(self.bind, port)}?contact={host}"
 
 

@@ -11,6 +11,7 @@ from insync.plugins.spark import ExecutorLogs
 from insync.plugins.spark.executors import TooFewExecutorsError, _jobs
 from insync.plugins.spark.executors._host import Outcome
 from insync.plugins.spark.executors._jobs import Executor
+from insync.plugins.spark.executors._keeping import Address
 from insync.plugins.spark.executors._manager import Place, brief, choose
 
 if TYPE_CHECKING:
@@ -68,3 +69,10 @@ def test_too_few_executors_are_told(spark: SparkSession, monkeypatch: pytest.Mon
     monkeypatch.setattr(_jobs, "executors", lambda context: [A, B])
     with pytest.raises(TooFewExecutorsError, match=r"there are 2 executors after 0\.3 s .* needs 3"):
         ExecutorLogs(spark, start_timeout_ms=300).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("host", "contact"), [("driver-1", "driver-1"), ("2001:db8::1", "[2001:db8::1]"), ("[::1]", "[::1]")]
+)
+def test_the_keeper_advertises_an_address_in_brackets(host: str, contact: str) -> None:
+    assert Address(bind="0.0.0.0", host=host).listening(0) == f"tcp://0.0.0.0:0?contact={contact}"

@@ -215,7 +215,7 @@ async def test_a_store_that_takes_no_writes_is_told_and_stops_no_acknowledgement
 async def test_an_admin_request_that_the_store_holds_up_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever node is asked: the controller, or one that passes the request on."""
+    """The controller is asked, and a node that passes the request on."""
     monkeypatch.setattr(_cluster_state, "DOUBTFUL_TIMEOUT", 0.1)
     options = {"proof_interval_ms": 50, "metrics_port": 0, "storage_stall_timeout_ms": 60_000}
     async with (
