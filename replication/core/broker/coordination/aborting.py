@@ -2,8 +2,8 @@
 
 The leader first asks the leader of every partition of coordinators whether it holds the transaction: what a
 coordinator holds is its to end, and a marker of anybody else would take a part out of it. Kafka leaves that to the
-operator. What it holds and cannot end here, as its marker is refused, gets the outcome that the coordinator has
-decided.
+operator. A transaction that it holds and cannot end here, because its marker is refused, gets the outcome that the
+coordinator has decided.
 """
 
 from __future__ import annotations
