@@ -1,4 +1,4 @@
-"""A real ZooKeeper server, of Debian's package `zookeeper`, on loopback, ended by its process id."""
+"""A real ZooKeeper server, the one that PySpark brings, on loopback, ended by its process id."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 
 import attrs
 
 from tests.requires import missing
-
-JAR = Path("/usr/share/java/zookeeper.jar")
-"""Its manifest names the other files that it needs."""
 
 TICK_MS = 200
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -27,8 +25,14 @@ def required() -> None:
     """End the test as not run unless a server can be started here."""
     if which("java") is None:
         missing("no java on the path")
-    if not JAR.exists():
-        missing("no ZooKeeper server (Debian's package zookeeper)")
+    if not any(jars().glob("zookeeper-[0-9]*.jar")):
+        missing("no ZooKeeper server (it comes with PySpark)")
+
+
+def jars() -> Path:
+    """The folder of the server and of all that it needs."""
+    found = find_spec("pyspark")
+    return Path(found.origin).parent / "jars" if found is not None and found.origin else Path("nowhere")
 
 
 @attrs.define(eq=False)
@@ -54,11 +58,6 @@ class ZookeeperServer:
             f"tickTime={TICK_MS}\nmaxSessionTimeout=20000\ndataDir={folder}/data\nclientPort={port}\n"
             f"clientPortAddress={address}\nadmin.enableServer=false\nmaxClientCnxns=0\n"
         )
-        (folder / "log4j.properties").write_text(
-            "log4j.rootLogger=INFO, A\nlog4j.appender.A=org.apache.log4j.ConsoleAppender\n"
-            "log4j.appender.A.layout=org.apache.log4j.PatternLayout\n"
-            "log4j.appender.A.layout.ConversionPattern=%d %p %m%n\n"
-        )
         return cls(folder, address, port, keeper)
 
     @property
@@ -75,7 +74,7 @@ class ZookeeperServer:
                     "-XX:+UseSerialGC",
                     "-XX:TieredStopAtLevel=1",
                     "-cp",
-                    f"{self.folder}:{JAR}",
+                    f"{self.folder}:{jars()}/*",
                     MAIN,
                     "zoo.cfg",
                 ],
