@@ -59,13 +59,16 @@ class _Seldom(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         now = time.monotonic()
+        # By the template: the texts of two attempts differ in host and port.
         if now - self._told.get(record.msg, -math.inf) < _SAME_MESSAGE_SECONDS:
+            # Kazoo logs as errors the exceptions that it does not expect: none may be missed.
             return record.levelno >= logging.ERROR
         self._told[record.msg] = now
         return True
 
 
 _kazoo_log = _log.getChild("kazoo")
+# One for all connections of the process, which mostly seek the same servers at the same time.
 _kazoo_log.addFilter(_Seldom())
 
 
@@ -80,6 +83,7 @@ class Pulse:
         self._patience = patience
         self._last = math.inf
         self._stopped = False
+        # An event and no sleep, and never cleared: `release` ends a wait that has begun, and each later one.
         self._over = threading.Event()
 
     def beat(self) -> None:
@@ -104,6 +108,8 @@ class _Inline:
     """A queue that is always empty: what is put is done at once, by who puts it."""
 
     def put(self, function: Callable[[], object]) -> None:
+        # The lock of a result may be held here: a function may post to trio, and must not wait for anything. It
+        # must not raise either: no worker of kazoo's catches that, and the thread of the connection would end.
         function()
 
 
@@ -126,8 +132,10 @@ class InlineHandler(SequentialThreadingHandler):
         self._connecting = False
         self._pulse = pulse
         self._wakers: set[int] = set()
+        # For both: `Mirror` takes its copy for current when an answer is here and no event has come before it.
         self.callback_queue = self.completion_queue = _Inline()
 
+    # Kazoo's own would start the two workers. Its `stop` puts `_STOP`, which cannot be called, into the queues.
     def start(self) -> None:
         self._running = True
 
@@ -141,7 +149,9 @@ class InlineHandler(SequentialThreadingHandler):
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         if self.over:
+            # To kazoo a server that cannot be reached: it goes on trying, and here in vain, until `_stop` ends it.
             raise ConnectionRefusedError("the session is over")
+        # Before the attempt: what follows it, the answer to the handshake, is waited for in `select`.
         self._connecting = True
         timeout = min(kwargs.pop("timeout"), self.handshake_seconds)
         return super().create_connection(*args, timeout=timeout, **kwargs)
@@ -154,11 +164,13 @@ class InlineHandler(SequentialThreadingHandler):
             self.over = True
 
     def select(self, read: Any, write: Any, other: Any, timeout: float) -> Any:
+        # Kazoo selects before each write, too: a ping that falls due in a long select passes no loop that hangs.
         if self._pulse is not None:
             self._pulse.wait()
         if self._connecting:
             timeout = min(timeout, self.handshake_seconds)
         ready = super().select(read, write, other, timeout)
+        # Not the pair by which kazoo wakes its thread, and no writes, which succeed towards a dead server, too.
         if any(sock.fileno() not in self._wakers for sock in ready[0]):
             self.last_contact = time.monotonic()
         return ready
@@ -197,10 +209,12 @@ class Connection:
             timeout=timeout_ms / 1000,
             handler=handler,
             connection_retry=_pace(handler, timeout_ms),
+            # Both: a node that is made without an ACL is open to everybody, whoever made it.
             auth_data=[("digest", digest)] if digest else None,
             default_acl=[make_digest_acl(*digest.split(":", 1), all=True)] if digest else None,
             logger=_kazoo_log,
         )
+        # All three before `start`, whose thread calls them.
         granted = _GrantedTimeout(client, timeout_ms)
         client.add_listener(handler.state_changed)
         client.add_listener(lambda state: _post(token, on_state, state))
@@ -212,11 +226,13 @@ class Connection:
         with trio.CancelScope(shield=True):
             try:
                 await trio.to_thread.run_sync(start)
+            # Also the errors of kazoo's own clean-up: a thread that hangs in a name look-up does not end in time.
             except (KazooTimeoutError, KazooException) as error:
                 raise StoreUnavailableError(
                     f"no ZooKeeper server answers at {address.hosts} within {connect_seconds:g} s; "
                     "is one running, and can it be reached from here?"
                 ) from error
+        # Only now: the first handshake had `connect_seconds`, and no session yet that it could cost.
         handler.handshake_seconds = granted.timeout_ms / 1000 / _HANDSHAKES_PER_TIMEOUT
         return cls(address, client, handler, pulse, granted.timeout_ms, token)
 
@@ -244,6 +260,7 @@ class Connection:
     async def wait(self, result: IAsyncResult) -> Any:
         """The result of an operation. Raises kazoo's errors as they are."""
         done = trio.Event()
+        # A caller that is cancelled leaves the operation to kazoo: it may still take effect.
         result.rawlink(lambda _: self.post(done.set))
         await done.wait()
         return result.get_nowait()
@@ -254,9 +271,11 @@ class Connection:
         Raises `StoreUnavailableError`.
         """
         answers: list[Any] = []
+        # All are under way: ZooKeeper answers the requests of one connection in their order.
         for result in results:
             try:
                 answers.append(await self.wait(result))
+            # These and `LOST` before `ZookeeperError`, from which they derive: they are no answers to a read.
             except (NoAuthError, AuthFailedError) as error:
                 raise self.unavailable(f"it refuses these credentials below {self.address.root}") from error
             except LOST as error:
@@ -269,9 +288,12 @@ class Connection:
         """End the ZooKeeper session, and with it its ephemeral nodes, and the thread."""
         if self._closed:
             return
+        # Before the wait: from here on `check_connected` lets no operation in.
         self._closed = True
         if self.pulse is not None:
+            # Before `_stop`, which waits for the thread: that may stand still for a loop that hung.
             self.pulse.release()
+        # A caller that is cancelled already would end at once, and leave the thread: no later `close` looks again.
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self._stop)
 
@@ -281,9 +303,11 @@ class Connection:
             self._closed = True
             if self.pulse is not None:
                 self.pulse.release()
+            # A daemon: kazoo gives a silent server ten seconds or more, and the process may end before.
             threading.Thread(target=self._stop, name="insync-zookeeper-stop", daemon=True).start()
 
     def _stop(self) -> None:
+        # In this order: kazoo frees the sockets of a stopped client only.
         self.client.stop()
         self.client.close()
 
@@ -293,9 +317,11 @@ def _pace(handler: InlineHandler, timeout_ms: int) -> KazooRetry:
     server that is shorter than its timeout. Kazoo's own pace doubles up to an hour."""
     longest = min(timeout_ms / 1000 / _DELAYS_PER_TIMEOUT, _LONGEST_DELAY_SECONDS)
     return KazooRetry(
+        # Without an end: after a last attempt kazoo's thread is over, and nobody starts it again.
         max_tries=-1,
         delay=min(_FIRST_DELAY_SECONDS, longest),
         max_delay=longest,
+        # Kazoo refuses any other than its handler's.
         sleep_func=handler.sleep_func,
     )
 
@@ -313,12 +339,14 @@ class _GrantedTimeout:
         connection = client._connection
         connect = getattr(connection, "_connect", None)
         if connect is None:
+            # Nothing will be noted, and `wait` must not sit out its time.
             self._noted.set()
             return
 
         def connect_and_note(*args: Any, **kwargs: Any) -> Any:
             timeouts = connect(*args, **kwargs)
             self.timeout_ms = round(timeouts[0] * 3 / 2)
+            # Behind the number: trio's thread reads it as soon as this lets it go.
             self._noted.set()
             return timeouts
 
@@ -330,5 +358,6 @@ class _GrantedTimeout:
 
 
 def _post(token: trio.lowlevel.TrioToken, function: Callable[..., object], *args: object) -> None:
+    # After `abandon` kazoo's thread may outlive the run: nobody is left to be told.
     with suppress(trio.RunFinishedError):
         token.run_sync_soon(function, *args)

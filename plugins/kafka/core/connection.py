@@ -41,6 +41,7 @@ _SIZE = struct.Struct(">i")
 _ANSWER = struct.Struct(">ii")
 _SHORT = struct.Struct(">h")
 _NOTHING = memoryview(b"")
+# Each, read as a size, lies outside of every limit: `_frame_size` meets all of these clients.
 _HINTS = {
     b"GET ": "an HTTP client",
     b"POST": "an HTTP client",
@@ -141,9 +142,11 @@ class Connection:
         Raises:
           ProtocolViolationError: Its size is over the limit.
         """
+        # The limit hangs on the API: the whole head must be here. No request is shorter than that.
         if self._large is not None or self._end - self._start < _HEAD.size:
             return 0
         size = self._frame_size()
+        # A smaller frame asks no budget: however full that is, `_grow` lets the buffer hold it.
         return size if size + _SIZE.size > SMALL_FRAME else 0
 
     def make_room(self) -> None:
@@ -151,6 +154,7 @@ class Connection:
         size = self._frame_size()
         self._large = POOL.take(size)
         start = self._start + _SIZE.size
+        # The read of the head may have brought the whole frame, and bytes of the next, which stay in the buffer.
         here = min(self._end - start, size)
         view = self._large.view()
         view[:here] = self._view[start : start + here]
@@ -160,6 +164,7 @@ class Connection:
     def get_buffer(self) -> memoryview:
         """Where bytes are to be received; empty while there is no room for any."""
         if self._large is not None:
+            # It ends with the frame. Nothing is left of a whole one that may not start yet: the client is held up.
             return self._large_rest
         size, here = len(self._buffer), self._end - self._start
         if self._expects_large:
@@ -167,12 +172,16 @@ class Connection:
                 self._start = self._end = 0
             if here < _HEAD.size <= size - self._start:
                 return self._view[self._end : self._start + _HEAD.size]
+            # A head that is whole here is of a small frame: of a large one `make_room` takes it away first.
             self._expects_large = False
+        # A full buffer that may not grow does not stall: it holds a whole small frame, which starts once answers
+        # have left, or the head of a large one, for which `make_room` comes before this call.
         if here == size or (self._is_filled and size < MOST_BUFFER):
             self._grow(size, here)
         elif self._start and not here:
             self._start, self._end, self._is_filled = 0, 0, False
         elif self._start and 2 * self._end > size:
+            # Not with every read, each of which would copy the rest of a frame.
             self._resize(size)
         return self._view[self._end :]
 
@@ -197,12 +206,14 @@ class Connection:
     @property
     def can_shrink(self) -> bool:
         """Whether the buffer is larger than an idle connection needs, and empty."""
+        # Bytes that are here would be lost by `shrink`: only the end of the connection may have that.
         return len(self._buffer) > LEAST_BUFFER and not self.has_unparsed
 
     def shrink(self) -> int:
         """Forget what was received, and make the buffer small; how many bytes that `may_grow` or the budget had
         admitted are free.
         """
+        # First, since both go below. Up to `SMALL_FRAME` the buffer has grown without asking the budget.
         allowed = max(0, len(self._buffer) - SMALL_FRAME) + (0 if self._large is None else self._large.nbytes)
         self._large, self._large_rest = None, _NOTHING
         self._start = self._end = 0
@@ -213,6 +224,7 @@ class Connection:
         larger = min(4 * size, SMALL_FRAME if size < SMALL_FRAME else MOST_BUFFER)
         if larger > size and (larger <= SMALL_FRAME or self._may_grow(larger - size)):
             self._resize(larger)
+        # Refused: a buffer filled to its end has no room for the rest of a frame unless that moves to the front.
         elif self._start:
             self._resize(size)
 
@@ -220,6 +232,7 @@ class Connection:
         """The bytes that are here move to the beginning."""
         rest = bytes(self._view[self._start : self._end]) if self._end > self._start else b""
         if size != len(self._buffer):
+            # Another one: a bytearray of which a view is alive cannot change its size.
             self._buffer = bytearray(size)
             self._view = memoryview(self._buffer)
         self._buffer[: len(rest)] = rest
@@ -239,10 +252,13 @@ class Connection:
         else:
             if self._end - self._start < _SIZE.size:
                 return None
+            # A bare token may be shorter than the head of a request.
             size = self._frame_size() if self._end - self._start >= _HEAD.size or self.next_is_token else -1
             if size < 0 or self._end - self._start < size + _SIZE.size:
                 return None
             frame, room = self._view[self._start + _SIZE.size : self._start + _SIZE.size + size], 0
+        # Before the copy: a frame that waits stays in the buffer, which then holds the client up. Before `_parse`:
+        # the answer to a request of the login changes how the next frame is read.
         if not self._may_start(frame):
             return None
         if large is None:
@@ -254,6 +270,8 @@ class Connection:
         if large is not None:
             self._large, self._large_rest = None, _NOTHING
         request.size, request.room, request.memory = len(frame), room, large
+        # Behind `_parse`: a frame that is no request takes no slot, which no answer would free. The listener waits
+        # for free slots before it closes.
         self._slots.append(request)
         self._not_produces += request.api != Api.PRODUCE
         return request
@@ -263,11 +281,14 @@ class Connection:
             return True
         if self.next_is_token or len(frame) < 2 or _SHORT.unpack_from(frame)[0] != Api.PRODUCE:
             return False
+        # Not behind another kind, whose effects come first: Kafka's broker, too, reads nothing more of a connection
+        # until it has answered.
         return len(self._slots) < MOST_PRODUCES and not self._not_produces
 
     def _frame_size(self) -> int:
         """That of the next frame, of which the head is here."""
         (size,) = _SIZE.unpack_from(self._buffer, self._start)
+        # First: a bare token has no head, and its own bytes would be taken for an API.
         if self.next_is_token:
             if not 0 <= size <= FRAME_OF_STRANGERS:
                 raise ProtocolViolationError(
@@ -276,10 +297,12 @@ class Connection:
             return int(size)
         _, api, _, _ = _HEAD.unpack_from(self._buffer, self._start)
         limit = MOST_ELSE
+        # Before the API: a frame that claims to be a produce request brings a stranger no more memory.
         if self.strangers_may:
             limit = FRAME_OF_STRANGERS
         elif api == Api.PRODUCE:
             limit = MOST_PRODUCED
+        # 8 bytes: `_parse` reads API, version and correlation without another look.
         if not 8 <= size <= limit:
             head = bytes(self._view[self._start : self._start + 4])
             hint = next(
@@ -289,12 +312,14 @@ class Connection:
                 f"a frame of {size} bytes; one of API {api} may have 8 to {limit} here{hint}"
             )
             if head == NOT_HERE[:4]:
+                # The dialer learns its mistake in its own protocol only: Kafka's would tell it nothing.
                 error.farewell = NOT_HERE
             raise error
         return int(size)
 
     def _parse(self, frame: memoryview) -> Request:
         if self.next_is_token:
+            # For one frame: the login sets it again, with its answer to this token, if another is due.
             self.next_is_token = False
             return Request(-1, 0, 0, None, frame, 0, is_token=True)
         api, version, correlation = struct.unpack_from(">hhi", frame)
@@ -316,6 +341,7 @@ class Connection:
                 request.position += 1
             else:
                 request.position = _skip_tags(frame, position)
+            # Clients read this answer before they know the node's versions: its header never has tags (KIP-511).
             request.has_tags = api != Api.API_VERSIONS
         return request
 
@@ -323,6 +349,7 @@ class Connection:
     def _client_id(frame: memoryview) -> tuple[str | None, int]:
         if len(frame) < 10:
             raise ProtocolViolationError("a request header that ends too early")
+        # Two bytes of length in flexible versions, too: old brokers have to read the header of any ApiVersions.
         (length,) = _SHORT.unpack_from(frame, 8)
         if length < 0:
             return None, 10
@@ -342,8 +369,10 @@ class Connection:
         is_one = len(parts) == 1 and type(parts[0]) is bytes
         request.answer_size = len(parts[0]) if is_one else size_of(parts)
         if not parts:
+            # Not None, which would hold up all answers behind it.
             request.answer = ()
         elif request.is_token:
+            # As bare as the token: the client expects no header (KIP-43).
             request.answer = (_SIZE.pack(request.answer_size) + parts[0], *parts[1:])
         else:
             tags = b"\0" if request.has_tags else b""
@@ -355,8 +384,10 @@ class Connection:
         """The frames that can be sent by now, whole and in order."""
         sent: list[Any] = []
         slots = self._slots
+        # Kafka's clients take an answer for that to their oldest request, and fail at any other correlation.
         while slots and slots[0].answer is not None:
             request = slots.popleft()
+            # Here and not in `answer`: the next request starts only behind an answer that leaves.
             self._not_produces -= request.api != Api.PRODUCE
             sent += request.answer or ()
         return sent
@@ -366,6 +397,7 @@ def _skip_tags(frame: memoryview, position: int) -> int:
     """Past the tagged fields of a header, none of which is known (KIP-482)."""
     try:
         count, position = _varint(frame, position)
+        # Before the loop: a frame has room for millions of fields, and the node's event loop would wait for them.
         if count > MOST_TAGS:
             raise ProtocolViolationError(f"a request header with {count} tagged fields, above {MOST_TAGS}")
         for _ in range(count):
@@ -390,5 +422,6 @@ def _varint(frame: memoryview, position: int) -> tuple[int, int]:
         if byte < 128:
             return value, position
         shift += 7
+        # Kafka's varints end here. Python's integers do not: a frame of such bytes would become one number.
         if shift > 28:
             raise ProtocolViolationError("a number of more than five bytes in a request header")

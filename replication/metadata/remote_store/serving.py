@@ -151,6 +151,7 @@ class _Served:
     over: bool = False
 
     def renew(self) -> None:
+        # From the arrival: the owner counts from when it sent the renewal (`RemoteSession`), and so gives up first.
         self.alive_until = trio.current_time() + self.inner.timeout_ms / 1000
 
 
@@ -189,30 +190,38 @@ class _Server:
         }
 
     def serve(self, request: Request) -> None:
+        # No request of a store has a payload: one that comes must not keep its room in the budget.
         request.payload.release()
         answer = self._by_kind.get(request.kind)
         if request.kind == m.Kind.WATCH:
+            # At once, so that the requests of a watch keep their order. Its own task answers them.
             self._watch(request)
         elif answer is None:
             request.fail(m.Failure.INVALID, f"a metadata store has no request of kind {request.kind}")
         else:
+            # A task for each: a slow commit must not hold up renewals that come behind it on the same connection.
             self._nursery.start_soon(self._answer, request, answer)
 
     async def _answer(self, request: Request, answer: Callable[[Request], Awaitable[bytes]]) -> None:
         # What the requester has given up must not take effect long after it has read what came of it.
         with trio.CancelScope(deadline=request.deadline) as scope:
+            # Called at once if the request was withdrawn before this task ran.
             request.on_cancel(scope.cancel)
             try:
                 request.reply(await answer(request))
             except (MetadataError, ProtocolError) as error:
                 request.fail(_failure(error), str(error))
             except Exception as error:  # noqa: BLE001 - of a store that is not behind `open_store`
+                # FAILED and not UNAVAILABLE: a commit may have been carried out before its store raised. Its
+                # sender takes the outcome for unknown.
                 reason = f"{type(error).__name__}: {error}{place_of(error)}"
                 self._told.error(reason, f"the served metadata store failed: {reason}")
                 request.fail(m.Failure.FAILED, reason)
 
     async def _get(self, request: Request) -> bytes:
         read = await self._store.get(m.decode(request.body, m.Key).text)
+        # After the read: many that came together would all pass a look before it. From here to the reply there is
+        # no pause.
         check_reads(request.connection)
         return m.encode(m.Found.of_read(read))
 
@@ -229,6 +238,7 @@ class _Server:
             return self._cursors.first_page(request.connection, found)
 
     async def _more(self, request: Request) -> bytes:
+        # No turn of `_readings`: its entries are in memory already.
         return self._cursors.next_page(request.connection, m.decode(request.body, m.Cursor).cursor)
 
     async def _describe(self, request: Request) -> bytes:
@@ -243,6 +253,7 @@ class _Server:
     async def _commit(self, request: Request) -> bytes:
         asked = m.decode(request.body, m.Commit)
         session = None if asked.session is None else self._session(asked.session).inner
+        # The store behind checks the session once more, in the transaction: it may end while this waits.
         outcome = await self._store.commit(
             [each.compare() for each in asked.compares],
             [each.operation() for each in asked.operations],
@@ -254,6 +265,7 @@ class _Server:
 
     def _session(self, handle: bytes) -> _Served:
         served = self._sessions.get(handle)
+        # `over` comes before the end in the store behind, which may take time and refuses nothing until then.
         if served is None or served.over or served.inner.expired.is_set():
             raise SessionExpiredError(0 if served is None else served.inner.id)
         return served
@@ -261,6 +273,7 @@ class _Server:
     async def _open_session(self, request: Request) -> bytes:
         timeout_ms = m.decode(request.body, m.OpenSession).timeout_ms
         check_timeout(timeout_ms)
+        # With those that are being made: requests that come together would all pass a look at the others alone.
         if len(self._sessions) + self._opening >= _MOST_SESSIONS:
             raise StoreUnavailableError(
                 f"all {_MOST_SESSIONS} sessions of the served store are in use: close some, or try again "
@@ -270,10 +283,13 @@ class _Server:
         try:
             inner = await self._store.open_session(timeout_ms)
         finally:
+            # Also after a failure: the place would be lost until the server ends.
             self._opening -= 1
+        # Not the id, which every reader sees in ephemeral entries: by it anybody could renew or end the session.
         handle = os.urandom(16)
         served = self._sessions[handle] = _Served(inner, 0.0)
         served.renew()
+        # The answer may be lost: an owner that never learns the handle renews nothing, and its session ends.
         self._nursery.start_soon(self._keep, handle, served)
         return m.encode(m.Opened(inner.id, handle, inner.timeout_ms))
 
@@ -284,6 +300,7 @@ class _Server:
     async def _close_session(self, request: Request) -> bytes:
         handle = m.decode(request.body, m.Handle).handle
         served = self._sessions.get(handle)
+        # `_keep` takes it out. A handle that is not here any more is no error: a second close does nothing.
         if served is not None:
             await served.inner.close()
         return b""
@@ -293,8 +310,10 @@ class _Server:
         while not served.inner.expired.is_set():
             with trio.move_on_at(served.alive_until):
                 await served.inner.expired.wait()
+            # A renewal has moved `alive_until` since: the scope had the former one.
             if trio.current_time() < served.alive_until or served.inner.expired.is_set():
                 continue
+            # Before the close, which may fail or take long: no renewal may bring the session back meanwhile.
             served.over = True
             try:
                 await served.inner.close()
@@ -303,6 +322,7 @@ class _Server:
                     "session %d has expired, but cannot be ended, retrying: %s", served.inner.id, error
                 )
                 await trio.sleep(_RETRY_SECONDS)
+        # Only now: a session that the store behind still has counts in `_MOST_SESSIONS`.
         del self._sessions[handle]
 
     # watches
@@ -314,11 +334,13 @@ class _Server:
             request.fail(m.Failure.INVALID, str(error))
             return
         key = request.connection, asked.number
+        # No pause from here to `send_nowait`: two requests of one number must not begin two watches.
         watched = self._watches.get(key)
         if watched is None:
             if sum(connection is request.connection for connection, _ in self._watches) >= _MOST_WATCHES:
                 request.fail(m.Failure.INVALID, f"a connection may watch {_MOST_WATCHES} prefixes")
                 return
+            # Room for one: the next request may come before the task is back at the channel from its last reply.
             send, receive = trio.open_memory_channel[Request](1)
             watched = self._watches[key] = _Watched(send, trio.CancelScope())
             self._nursery.start_soon(self._follow, key, asked.prefix, watched, receive)
@@ -342,17 +364,23 @@ class _Server:
                 async with self._store.watch(prefix) as watch:
                     async for request in requests:
                         request.reply(m.encode(m.Event.of(await watch.__anext__())))
+                        # An error from here on is no answer to this one, which has its reply.
                         request = None
         except Exception as error:  # noqa: BLE001 - whatever the store's watch raises, the watcher begins again
+            # If the store refuses the watch itself, the first request still lies in the channel: `_watch` put it
+            # there before this task ran.
             waiting = request or await requests.receive()
             waiting.fail(_failure(error), str(error))
         finally:
+            # Also after an error: the watch counts in `_MOST_WATCHES`, and its number may begin another one.
             del self._watches[key]
 
     def disconnected(self, connection: Connection) -> None:
+        # Sessions stay: they live by their renewals, and their owners connect again after a loss.
         self._cursors.forget(connection)
         for (of, _), watched in self._watches.items():
             if of is connection:
+                # No more than that: the task takes its watch out, which must not happen amid this loop.
                 watched.scope.cancel()
 
 
@@ -360,6 +388,7 @@ def _failure(error: Exception) -> m.Failure:
     match error:
         case SessionExpiredError():
             return m.Failure.SESSION_EXPIRED
+        # Before `InvalidTransactionError`, from which it derives.
         case TransactionTooLargeError():
             return m.Failure.TOO_LARGE
         case StoreUnsupportedError():
