@@ -308,8 +308,15 @@ class Connection:
 
     def _stop(self) -> None:
         # In this order: kazoo frees the sockets of a stopped client only.
-        self.client.stop()
-        self.client.close()
+        try:
+            self.client.stop()
+        except KazooException as error:
+            # Its thread stands still, perhaps in a look-up of a name, and has the sockets.
+            _log.warning(
+                "the ZooKeeper session is left to its timeout, for its thread does not end: %s", error
+            )
+        else:
+            self.client.close()
 
 
 def _pace(handler: InlineHandler, timeout_ms: int) -> KazooRetry:

@@ -1,4 +1,4 @@
-"""What kazoo says of each attempt to connect is told once in a while; it needs no server."""
+"""Kazoo's messages of each attempt to connect, and its threads that do not end; no server is needed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import logging
 import time
 
 import pytest
+import trio
+from kazoo.exceptions import WriterNotClosedException
 
-from insync.plugins.zookeeper._connection import _SAME_MESSAGE_SECONDS, _kazoo_log
+from insync.plugins.zookeeper._address import ZookeeperAddress
+from insync.plugins.zookeeper._connection import _SAME_MESSAGE_SECONDS, Connection, InlineHandler, _kazoo_log
 
 
 def test_the_same_message_is_told_again_only_after_a_while_and_errors_always(
@@ -30,3 +33,30 @@ def test_the_same_message_is_told_again_only_after_a_while_and_errors_always(
         "seldom: failed: 2",
         "seldom: connecting to 3",
     ]
+
+
+class StandsStill:
+    """As much of kazoo's client as a connection ends; its thread does not come back from a look-up of a name."""
+
+    closed = False
+
+    def stop(self) -> None:
+        raise WriterNotClosedException("Writer still open from prior connection")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def test_a_thread_that_does_not_end_is_no_error_of_a_close(caplog: pytest.LogCaptureFixture) -> None:
+    client = StandsStill()
+    connection = Connection(
+        address=ZookeeperAddress("127.0.0.1:1", "/insync"),
+        client=client,  # type: ignore[arg-type]
+        handler=InlineHandler(None),
+        pulse=None,
+        timeout_ms=6000,
+        token=trio.lowlevel.current_trio_token(),
+    )
+    await connection.close()
+    await connection.close()
+    assert "left to its timeout" in caplog.text and not client.closed
