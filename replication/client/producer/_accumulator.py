@@ -174,7 +174,7 @@ class Accumulator(_joining.Joiner):
         value = value if value is None else as_bytes("value", value)
         key = key if key is None else as_bytes("key", key)
         size = _most(key, value, _encoded(headers) if headers else None)
-        headers = tuple(headers)
+        headers = tuple(headers) if headers else ()
         timestamp_ms = timestamp_ms if timestamp_ms is None else _timestamp(timestamp_ms)
         if size > self._largest:
             raise self._too_large(topic, size)

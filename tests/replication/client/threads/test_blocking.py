@@ -69,6 +69,14 @@ def test_send_result_flush_and_read_back(threaded):
         assert consumer.poll(5000)[0].value == b"6"
 
 
+def test_no_headers_may_be_none(threaded):
+    """As for `Producer.send`."""
+    with BlockingProducer(threaded.urls) as producer:
+        sent = [producer.send("t", b"x", headers=none) for none in (None, (), [], None)]
+        assert [each.result(30).offset for each in sent] == [0, 1, 2, 3]
+    assert threaded.cluster.topics["t"][0].values() == [b"x"] * 4
+
+
 def test_errors_are_raised_in_the_caller(threaded):
     with BlockingProducer(threaded.urls, max_request_size=1000) as producer:
         with pytest.raises(UnknownTopicError, match="'nope'"):
