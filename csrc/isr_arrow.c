@@ -187,16 +187,6 @@ static int find_headers(const isr_arrow_headers *headers, size_t i, size_t *from
     return 1;
 }
 
-static uint8_t *put_bytes(uint8_t *p, const uint8_t *start, int32_t length)
-{
-    p = put_varint(p, length);
-    if (length > 0) {
-        memcpy(p, start, (size_t)length);
-        p += length;
-    }
-    return p;
-}
-
 typedef struct {
     const uint8_t *key, *value;
     int32_t key_length, value_length;
@@ -235,14 +225,14 @@ static uint8_t *put_record(uint8_t *p, int64_t body, int32_t delta, const source
     *p++ = 0;
     *p++ = 0;                 /* all records have the batch's timestamp */
     p = put_varint(p, delta);
-    p = put_bytes(p, from->key, from->key_length);
-    p = put_bytes(p, from->value, from->value_length);
+    p = write_item(p, from->key, from->key_length);
+    p = write_item(p, from->value, from->value_length);
     p = put_varint(p, (int64_t)(from->end_header - from->first_header));
     for (size_t n = from->first_header; n < from->end_header; n++) {
         find_item(&headers->keys, n, &start, &length);
-        p = put_bytes(p, start, length);
+        p = write_item(p, start, length);
         find_item(&headers->values, n, &start, &length);
-        p = put_bytes(p, start, length);
+        p = write_item(p, start, length);
     }
     return p;
 }

@@ -165,14 +165,13 @@ static int64_t item_length(const item_reader *r, int32_t i)
     return length < -1 || length > r->end - r->next ? -2 : length;
 }
 
-static uint8_t *put_bytes(uint8_t *p, item_reader *r, int64_t length)
+/* The next item; one that is null takes nothing. */
+static const uint8_t *take(item_reader *r, int64_t length)
 {
-    if (length > 0) {
-        memcpy(p, r->next, (size_t)length);
+    const uint8_t *item = r->next;
+    if (length > 0)
         r->next += length;
-        p += length;
-    }
-    return p;
+    return item;
 }
 
 int64_t isr_batch_build(uint8_t *out, size_t capacity, int32_t count, const isr_column *keys,
@@ -193,21 +192,15 @@ int64_t isr_batch_build(uint8_t *out, size_t capacity, int32_t count, const isr_
         int64_t header_length = header.lengths == NULL ? 0 : item_length(&header, i);
         if (key_length < -1 || value_length < -1 || header_length < 0)
             return -1;
-        int64_t delta = (int64_t)((uint64_t)timestamps[i] - (uint64_t)timestamps[0]);
-        size_t body = 1 + varint_size(delta) + varint_size(i) + item_size(key_length) +
-                      item_size(value_length) + (header.lengths == NULL ? 1 : (size_t)header_length);
+        new_record record = {
+            take(&key, key_length), take(&value, value_length), take(&header, header_length),
+            key_length, value_length, header_length,
+            (int64_t)((uint64_t)timestamps[i] - (uint64_t)timestamps[0]), i,
+        };
+        size_t body = body_size(&record);
         if (body > INT32_MAX || varint_size((int64_t)body) + body > (size_t)(end - p))
             return -1;
-        p = put_varint(p, (int64_t)body);
-        *p++ = 0;
-        p = put_varint(p, delta);
-        p = put_varint(p, i);
-        p = put_bytes(put_varint(p, key_length), &key, key_length);
-        p = put_bytes(put_varint(p, value_length), &value, value_length);
-        if (header.lengths == NULL)
-            *p++ = 0;
-        else
-            p = put_bytes(p, &header, header_length);
+        p = write_record(p, body, &record);
         if (timestamps[i] > max_timestamp)
             max_timestamp = timestamps[i];
     }

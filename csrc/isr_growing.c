@@ -1,10 +1,7 @@
 #include "isr_growing.h"
 
 #include <structmember.h>
-#include <string.h>
 #include <time.h>
-
-#include "isr_write.h"
 
 static const Py_ssize_t FIRST_ROOM = 512;
 
@@ -15,19 +12,12 @@ int64_t isr_now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-static int64_t delta(const GrowingBatch *batch, int64_t ms)
+void isr_measure(const GrowingBatch *batch, Arrival *arrival)
 {
-    return batch->count == 0 ? 0 : (int64_t)((uint64_t)ms - (uint64_t)batch->first_ms);
-}
-
-void isr_measure(const GrowingBatch *batch, NewRecord *record)
-{
-    size_t body = 1 + varint_size(delta(batch, record->ms)) + varint_size(batch->count);
-    body += item_size(record->key == NULL ? -1 : record->key_length);
-    body += item_size(record->value == NULL ? -1 : record->value_length);
-    body += record->headers == NULL ? 1 : (size_t)record->headers_length;
-    record->body = (Py_ssize_t)body;
-    record->size = (Py_ssize_t)(varint_size((int64_t)body) + body);
+    arrival->record.delta = batch->count == 0 ? 0 : (int64_t)((uint64_t)arrival->ms - (uint64_t)batch->first_ms);
+    arrival->record.index = batch->count;
+    arrival->body = body_size(&arrival->record);
+    arrival->size = (Py_ssize_t)(varint_size((int64_t)arrival->body) + arrival->body);
 }
 
 static int make_room(GrowingBatch *batch, Py_ssize_t size)
@@ -67,60 +57,42 @@ static int change_stamp(GrowingBatch *batch, int64_t ms)
     return 0;
 }
 
-static uint8_t *put_item(uint8_t *p, const char *bytes, Py_ssize_t length)
-{
-    if (bytes == NULL)
-        return put_varint(p, -1);
-    p = put_varint(p, length);
-    memcpy(p, bytes, (size_t)length);
-    return p + length;
-}
-
-int isr_append(GrowingBatch *batch, const NewRecord *record)
+int isr_append(GrowingBatch *batch, const Arrival *arrival)
 {
     if (batch->sealed || batch->released) {
         PyErr_SetString(PyExc_ValueError, "the batch is sealed: it takes no more records");
         return -1;
     }
-    if (batch->size + record->size > batch->room && make_room(batch, batch->size + record->size) < 0)
+    if (batch->size + arrival->size > batch->room && make_room(batch, batch->size + arrival->size) < 0)
         return -1;
-    if (batch->count > 0 && record->ms != batch->last_ms && change_stamp(batch, record->ms) < 0)
+    if (batch->count > 0 && arrival->ms != batch->last_ms && change_stamp(batch, arrival->ms) < 0)
         return -1;
-    uint8_t *p = put_varint(batch->bytes + batch->size, record->body);
-    *p++ = 0;
-    p = put_varint(p, delta(batch, record->ms));
-    p = put_varint(p, batch->count);
-    p = put_item(p, record->key, record->key_length);
-    p = put_item(p, record->value, record->value_length);
-    if (record->headers == NULL)
-        *p++ = 0;
-    else
-        memcpy(p, record->headers, (size_t)record->headers_length);
+    write_record(batch->bytes + batch->size, arrival->body, &arrival->record);
     if (batch->count == 0)
-        batch->first_ms = batch->greatest_ms = record->ms;
-    if (record->ms > batch->greatest_ms)
-        batch->greatest_ms = record->ms;
-    batch->last_ms = record->ms;
-    batch->size += record->size;
+        batch->first_ms = batch->greatest_ms = arrival->ms;
+    if (arrival->ms > batch->greatest_ms)
+        batch->greatest_ms = arrival->ms;
+    batch->last_ms = arrival->ms;
+    batch->size += arrival->size;
     batch->count++;
     return 0;
 }
 
 /* ---- the methods ---- */
 
-/* A key or value: bytes, or None for null. */
-static int read_item(PyObject *object, const char *what, const char **bytes, Py_ssize_t *length)
+/* Bytes, or None, which has the length `none`. */
+static int read_item(PyObject *object, const char *what, int64_t none, const uint8_t **bytes, int64_t *length)
 {
     if (object == Py_None) {
         *bytes = NULL;
-        *length = 0;
+        *length = none;
         return 0;
     }
     if (!PyBytes_Check(object)) {
         PyErr_Format(PyExc_TypeError, "%s: bytes or None, not %s", what, Py_TYPE(object)->tp_name);
         return -1;
     }
-    *bytes = PyBytes_AS_STRING(object);
+    *bytes = (const uint8_t *)PyBytes_AS_STRING(object);
     *length = PyBytes_GET_SIZE(object);
     return 0;
 }
@@ -134,15 +106,16 @@ static int read_ms(PyObject *object, int64_t *ms)
 static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     GrowingBatch *batch = (GrowingBatch *)self;
-    NewRecord record;
+    Arrival arrival;
     if (count != 4)
         return PyErr_Format(PyExc_TypeError, "append() takes a key, a value, headers and a timestamp");
-    if (read_item(args[0], "key", &record.key, &record.key_length) < 0 ||
-        read_item(args[1], "value", &record.value, &record.value_length) < 0 ||
-        read_item(args[2], "headers", &record.headers, &record.headers_length) < 0 || read_ms(args[3], &record.ms) < 0)
+    if (read_item(args[0], "key", -1, &arrival.record.key, &arrival.record.key_length) < 0 ||
+        read_item(args[1], "value", -1, &arrival.record.value, &arrival.record.value_length) < 0 ||
+        read_item(args[2], "headers", 0, &arrival.record.headers, &arrival.record.headers_length) < 0 ||
+        read_ms(args[3], &arrival.ms) < 0)
         return NULL;
-    isr_measure(batch, &record);
-    return isr_append(batch, &record) < 0 ? NULL : PyLong_FromLong(batch->count - 1);
+    isr_measure(batch, &arrival);
+    return isr_append(batch, &arrival) < 0 ? NULL : PyLong_FromLong(batch->count - 1);
 }
 
 static PyObject *extend(PyObject *self, PyObject *args)
@@ -150,9 +123,9 @@ static PyObject *extend(PyObject *self, PyObject *args)
     GrowingBatch *batch = (GrowingBatch *)self;
     PyObject *key, *values, *ms;
     Py_ssize_t start, stop, most, at;
-    NewRecord record = {0};
+    Arrival arrival = {0};
     if (!PyArg_ParseTuple(args, "OOnnnO:extend", &key, &values, &start, &stop, &most, &ms) ||
-        read_item(key, "key", &record.key, &record.key_length) < 0 || read_ms(ms, &record.ms) < 0)
+        read_item(key, "key", -1, &arrival.record.key, &arrival.record.key_length) < 0 || read_ms(ms, &arrival.ms) < 0)
         return NULL;
     if (!PyList_Check(values) && !PyTuple_Check(values))
         return PyErr_Format(PyExc_TypeError, "extend() takes values in a list or a tuple");
@@ -163,11 +136,11 @@ static PyObject *extend(PyObject *self, PyObject *args)
         PyObject *value = PySequence_Fast_GET_ITEM(values, at);
         if (value != Py_None && !PyBytes_CheckExact(value))
             break;
-        read_item(value, "value", &record.value, &record.value_length);
-        isr_measure(batch, &record);
-        if (batch->size + record.size > most && at > start)
+        read_item(value, "value", -1, &arrival.record.value, &arrival.record.value_length);
+        isr_measure(batch, &arrival);
+        if (batch->size + arrival.size > most && at > start)
             break;
-        if (isr_append(batch, &record) < 0) {
+        if (isr_append(batch, &arrival) < 0) {
             if (at == start)
                 return NULL;
             /* The records before it are taken, and their number must be known. The next call fails again. */
@@ -252,7 +225,7 @@ static void release_buffer(PyObject *self, Py_buffer *Py_UNUSED(view))
         free_bytes(batch);
 }
 
-static PyObject *new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(named))
+static PyObject *make(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(named))
 {
     GrowingBatch *batch = (GrowingBatch *)type->tp_alloc(type, 0);
     if (batch != NULL)
@@ -298,7 +271,7 @@ PyTypeObject isr_GrowingBatchType = {
     .tp_doc = PyDoc_STR("A batch that records join: its bytes, of the record format v2, grow with each."),
     .tp_basicsize = sizeof(GrowingBatch),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-    .tp_new = new,
+    .tp_new = make,
     .tp_dealloc = (destructor)dealloc,
     .tp_methods = methods,
     .tp_members = members,

@@ -6,6 +6,8 @@
 #include <Python.h>
 #include <stdint.h>
 
+#include "isr_write.h"
+
 /* Records from `from` on have this timestamp. */
 typedef struct {
     int32_t from;
@@ -27,19 +29,19 @@ typedef struct {
 
 extern PyTypeObject isr_GrowingBatchType;
 
-/* One record: a key or value that is NULL is null; `headers` as they stand in the record, count first, or NULL. */
+/* A record, and the moment of it. */
 typedef struct {
-    const char *key, *value, *headers;
-    Py_ssize_t key_length, value_length, headers_length;
+    new_record record; /* of which isr_measure() sets delta and index */
     int64_t ms;
-    Py_ssize_t body, size; /* what isr_measure() finds: without its length, and with it */
-} NewRecord;
+    size_t body;
+    Py_ssize_t size; /* of all of it; isr_measure() finds both */
+} Arrival;
 
 /* How many bytes the record takes as the next one of the batch. */
-void isr_measure(const GrowingBatch *batch, NewRecord *record);
+void isr_measure(const GrowingBatch *batch, Arrival *record);
 
 /* Takes the record that was measured; -1 with an error set if it cannot. Runs no Python code. */
-int isr_append(GrowingBatch *batch, const NewRecord *record);
+int isr_append(GrowingBatch *batch, const Arrival *record);
 
 /* Milliseconds since 1970. */
 int64_t isr_now_ms(void);

@@ -263,9 +263,10 @@ static void queue_dealloc(RecordQueue *self)
 }
 
 static PyMethodDef queue_methods[] = {
-    {"offer", queue_offer, METH_VARARGS, 
+    {"offer", queue_offer, METH_VARARGS,
      PyDoc_STR("offer(record, cost, deadline, arguments): queue a record that costs so many bytes, with the time by which its "
-               "outcome must be known and what `try_append` takes; gives FULL, QUEUED, FIRST or CLOSED.")},
+               "outcome must be known and what `try_append` takes; gives FULL, QUEUED, FIRST (it is queued, and the one "
+               "that takes must be told) or CLOSED.")},
     {"first", queue_first, METH_NOARGS, PyDoc_STR("The first record with what `offer` was given, or None.")},
     {"popleft", queue_popleft, METH_NOARGS, PyDoc_STR("Take the first record away.")},
     {"settle", queue_settle, METH_O,
@@ -499,7 +500,9 @@ int isr_add_handing(PyObject *module)
         PyErr_NoMemory();
         return -1;
     }
-    if (PyModule_AddType(module, &RecordQueueType) < 0 || PyModule_AddType(module, &HandedType) < 0)
+    if (PyModule_AddType(module, &RecordQueueType) < 0 || PyModule_AddType(module, &HandedType) < 0 ||
+        PyModule_AddIntMacro(module, FULL) < 0 || PyModule_AddIntMacro(module, QUEUED) < 0 ||
+        PyModule_AddIntMacro(module, FIRST) < 0 || PyModule_AddIntMacro(module, CLOSED) < 0)
         return -1;
     return PyModule_AddType(module, &EntranceType);
 }

@@ -222,7 +222,7 @@ static Tail *find_tail(const Joiner *self, PyObject *topic, PyObject *key, Py_ss
 
 PyObject *isr_join(Joiner *self, PyObject *topic, PyObject *value, PyObject *key)
 {
-    NewRecord record = {0};
+    Arrival arrival = {0};
     Py_ssize_t until, most;
     /* Other strings and bytes may have functions of their own, which Python calls. */
     if (!PyBytes_CheckExact(value) || !PyUnicode_CheckExact(topic) || (key != Py_None && !PyBytes_CheckExact(key)) ||
@@ -236,21 +236,22 @@ PyObject *isr_join(Joiner *self, PyObject *topic, PyObject *value, PyObject *key
     if (tail == NULL || tail->open == NULL || !PyObject_TypeCheck(tail->open, &isr_GrowingBatchType))
         goto not_taken;
     GrowingBatch *batch = (GrowingBatch *)tail->open;
-    record.value = PyBytes_AS_STRING(value);
-    record.value_length = PyBytes_GET_SIZE(value);
+    arrival.record.value = (const uint8_t *)PyBytes_AS_STRING(value);
+    arrival.record.value_length = PyBytes_GET_SIZE(value);
+    arrival.record.key_length = -1;
     if (key != Py_None) {
-        record.key = PyBytes_AS_STRING(key);
-        record.key_length = PyBytes_GET_SIZE(key);
+        arrival.record.key = (const uint8_t *)PyBytes_AS_STRING(key);
+        arrival.record.key_length = PyBytes_GET_SIZE(key);
     }
-    record.ms = isr_now_ms();
+    arrival.ms = isr_now_ms();
     /* Python decides by the most, too. A batch takes no more than a request may hold, so no record here is too large. */
     most = isr_most(self, value, key);
     if (batch->size + most >= tail->enough || batch->size + most > until || self->used + most > self->buffer_memory)
         goto not_taken;
-    isr_measure(batch, &record);
-    if (isr_append(batch, &record) < 0)
+    isr_measure(batch, &arrival);
+    if (isr_append(batch, &arrival) < 0)
         goto not_taken;
-    self->used += record.size;
+    self->used += arrival.size;
     delivery->batch = Py_NewRef(batch);
     delivery->index = batch->count - 1;
     return (PyObject *)delivery;
@@ -349,6 +350,8 @@ static PyMethodDef joiner_methods[] = {
 
 static PyMemberDef joiner_members[] = {
     {"_topics", T_OBJECT, offsetof(Joiner, topics), READONLY, NULL},
+    {"_largest", T_PYSSIZET, offsetof(Joiner, largest), READONLY, NULL},
+    {"_buffer_memory", T_PYSSIZET, offsetof(Joiner, buffer_memory), READONLY, NULL},
     {"barred", T_OBJECT, offsetof(Joiner, barred), 0,
      PyDoc_STR("Why nothing may be sent now: the producer is fenced, or no transaction is open.")},
     {"used", T_PYSSIZET, offsetof(Joiner, used), 0, PyDoc_STR("Bytes of records without an outcome.")},

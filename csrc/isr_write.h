@@ -2,6 +2,8 @@
 #ifndef ISR_WRITE_H
 #define ISR_WRITE_H
 
+#include <string.h>
+
 #include "isr_crc32c.h"
 #include "isr_header.h"
 
@@ -36,6 +38,48 @@ static inline uint8_t *put_varint(uint8_t *p, int64_t v)
 static inline size_t item_size(int64_t length)
 {
     return varint_size(length) + (length > 0 ? (size_t)length : 0);
+}
+
+/* The item with its length before it; -1 is null. */
+static inline uint8_t *write_item(uint8_t *p, const uint8_t *bytes, int64_t length)
+{
+    p = put_varint(p, length);
+    if (length > 0) {
+        memcpy(p, bytes, (size_t)length);
+        p += length;
+    }
+    return p;
+}
+
+/* A record to be written. Lengths of -1 are null; `headers` are as they stand in the record, count first, or of length 0. */
+typedef struct {
+    const uint8_t *key, *value, *headers;
+    int64_t key_length, value_length, headers_length;
+    int64_t delta; /* of its timestamp to that of the first */
+    int32_t index;
+} new_record;
+
+/* The size of a record without the length that stands before it. */
+static inline size_t body_size(const new_record *record)
+{
+    return 1 + varint_size(record->delta) + varint_size(record->index) + item_size(record->key_length) +
+           item_size(record->value_length) + (record->headers_length ? (size_t)record->headers_length : 1);
+}
+
+static inline uint8_t *write_record(uint8_t *p, size_t body, const new_record *record)
+{
+    p = put_varint(p, (int64_t)body);
+    *p++ = 0;
+    p = put_varint(p, record->delta);
+    p = put_varint(p, record->index);
+    p = write_item(p, record->key, record->key_length);
+    p = write_item(p, record->value, record->value_length);
+    if (record->headers_length == 0) {
+        *p++ = 0;
+        return p;
+    }
+    memcpy(p, record->headers, (size_t)record->headers_length);
+    return p + record->headers_length;
 }
 
 /* The header of a batch of `size` bytes at base offset 0, epoch -1; its records stand behind it already. */

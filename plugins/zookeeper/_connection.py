@@ -209,7 +209,7 @@ class Connection:
             timeout=timeout_ms / 1000,
             handler=handler,
             connection_retry=_pace(handler, timeout_ms),
-            # Both: a node that is made without an ACL is open to everybody, whoever made it.
+            # Both: a node without an ACL is open to everybody, also when a client with credentials makes it.
             auth_data=[("digest", digest)] if digest else None,
             default_acl=[make_digest_acl(*digest.split(":", 1), all=True)] if digest else None,
             logger=_kazoo_log,

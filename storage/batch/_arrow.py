@@ -349,7 +349,7 @@ class BatchBuilder:
         if size == 0:
             raise BatchTooLargeError(f"a record does not fit a batch of {len(self._room)} bytes")
         batch = memoryview(self._room)[:size]
-        return recompressed(batch, self._codec) if self._codec else bytes(batch), self._taken[0]
+        return recompressed(batch, self._codec), self._taken[0]
 
 
 class _Columns:

@@ -95,7 +95,7 @@ def build_batch(
             f"{count} records of {key.size + value.size} bytes do not fit one record batch"
         )
     batch = memoryview(out)[:size]
-    return _compressed(batch, codec) if codec else bytes(batch)
+    return _compressed(batch, codec)
 
 
 def build_marker(
@@ -131,12 +131,13 @@ def compressed(batch: memoryview, compression: Compression) -> bytes:
 
     Raises UnsupportedCompressionError for a codec that does not exist.
     """
-    codec = codec_number(compression)
-    return _compressed(batch, codec) if codec else bytes(batch)
+    return _compressed(batch, codec_number(compression))
 
 
 def _compressed(batch: memoryview, codec: int) -> bytes:
-    """The same batch with its records compressed, which stays so all the way to the reader."""
+    """The same batch with its records compressed, which stays so all the way to the reader; codec 0 copies it."""
+    if not codec:
+        return bytes(batch)
     records = compress(codec, batch[BATCH_OVERHEAD_BYTES:])
     out = bytearray(batch[:BATCH_OVERHEAD_BYTES])
     (attributes,) = _ATTRIBUTES.unpack_from(out, ATTRIBUTES_AT)

@@ -30,7 +30,6 @@ class Accumulator(_joining.Joiner):
 
     __slots__ = (
         "_delivery_timeout",
-        "_largest",
         "_line",
         "_linger",
         "_now",
@@ -61,7 +60,6 @@ class Accumulator(_joining.Joiner):
         self._line = trio.StrictFIFOLock()
         self._linger = settings.linger_ms / 1000
         self._delivery_timeout = settings.delivery_timeout_ms / 1000
-        self._largest = largest
 
     def knows(self, topic: str) -> bool:
         return topic in self._topics
@@ -128,14 +126,14 @@ class Accumulator(_joining.Joiner):
         if key.__class__ is not bytes and key is not None:
             key = as_bytes("key", key)
         encoded = _encoded(headers) if headers else None
-        size = _most(key, value, encoded)
+        size = most_bytes(key, value, encoded)
         if timestamp_ms is not None:
             timestamp_ms = _timestamp(timestamp_ms)
         if on_delivery is not None:
             given.function("on_delivery", on_delivery)
         if size > self._largest:
             raise self._too_large(topic, size)
-        if (self.waiting and not in_turn) or self.used + size > self._settings.buffer_memory:
+        if (self.waiting and not in_turn) or self.used + size > self._buffer_memory:
             return None
         queue = queues.choose(key, partition, size)
         batch = self._open(queues, queue, size)
@@ -173,7 +171,7 @@ class Accumulator(_joining.Joiner):
             return None
         value = value if value is None else as_bytes("value", value)
         key = key if key is None else as_bytes("key", key)
-        size = _most(key, value, _encoded(headers) if headers else None)
+        size = most_bytes(key, value, _encoded(headers) if headers else None)
         headers = tuple(headers) if headers else ()
         timestamp_ms = timestamp_ms if timestamp_ms is None else _timestamp(timestamp_ms)
         if size > self._largest:
@@ -206,10 +204,10 @@ class Accumulator(_joining.Joiner):
         if first.__class__ is not bytes and first is not None:
             values, start, stop = [as_bytes("value", first)], 0, 1
             first = values[0]
-        size = _most(key, first)
+        size = most_bytes(key, first)
         if size > self._largest:
             raise self._too_large(topic, size)
-        room = self._settings.buffer_memory - self.used
+        room = self._buffer_memory - self.used
         if (self.waiting and not in_turn) or size > room:
             return 0
         queue = queues.choose(key, partition, size)
@@ -315,7 +313,7 @@ def _content(batch: Batch) -> int:
     return batch.size - BATCH_OVERHEAD_BYTES
 
 
-def _most(key: bytes | None, value: bytes | None, headers: bytes | None = None) -> int:
+def most_bytes(key: bytes | None, value: bytes | None, headers: bytes | None = None) -> int:
     """The most that a record takes in any batch."""
     return RECORD_OVERHEAD + len(key or b"") + len(value or b"") + len(headers or b"")
 

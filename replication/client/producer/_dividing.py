@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from ....storage.batch import BATCH_OVERHEAD_BYTES, encode_headers, records
-from ._accumulator import RECORD_OVERHEAD
+from ._accumulator import most_bytes
 from ._batch import Batch
 
 
@@ -22,8 +22,7 @@ def divided(batch: Batch, largest: int) -> tuple[list[Batch], list[int]]:
     found = list(records(batch.data))
     headers = [encode_headers(record.headers) if record.headers else None for record in found]
     sizes = [
-        RECORD_OVERHEAD + len(record.key or b"") + len(record.value or b"") + len(header or b"")
-        for record, header in zip(found, headers, strict=True)
+        most_bytes(record.key, record.value, header) for record, header in zip(found, headers, strict=True)
     ]
     room = largest - BATCH_OVERHEAD_BYTES if batch.size > largest else sum(sizes) // 2
     starts = _starts(sizes, room)

@@ -1,5 +1,5 @@
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from typing_extensions import Buffer
 
@@ -10,6 +10,11 @@ from ._batch import Batch
 from ._partitioning import PartitionQueue, TopicQueues
 from .delivery import Delivery
 from .producer import Producer
+
+FULL: Final = 0
+QUEUED: Final = 1
+FIRST: Final = 2
+CLOSED: Final = 3
 
 class GrowingBatch(Buffer):
     @property
@@ -63,6 +68,8 @@ class Joiner:
     unyielded: int
     direct: bool
     _topics: dict[str, TopicQueues]
+    _largest: int
+    _buffer_memory: int
     def __init__(
         self, delivery_type: type[Place], buffer_memory: int, largest: int, overhead: int, pause_after: int
     ) -> None: ...

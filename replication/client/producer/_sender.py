@@ -260,8 +260,7 @@ class Sender:
             try:
                 batch.restamp(identity, queue.next_sequence)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is about this batch alone
-                queue.waiting.remove(batch)
-                self._settle(batch, -1, unmade(batch, error))
+                self._fail_unmade(queue, batch, error)
             else:
                 # Not before: a batch that could not be made would leave a gap.
                 queue.stamped(batch)
@@ -417,8 +416,7 @@ class Sender:
         try:
             self._replace(queue, batch, *divided(batch, largest))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is about this batch alone
-            queue.waiting.popleft()
-            self._settle(batch, -1, unmade(batch, error))
+            self._fail_unmade(queue, batch, error)
             return False
         return True
 
@@ -443,8 +441,7 @@ class Sender:
                 self._tag is not None,
             )
         except Exception as error:  # noqa: BLE001 - whatever it is, it is about this batch alone
-            queue.waiting.popleft()
-            self._settle(batch, -1, unmade(batch, error))
+            self._fail_unmade(queue, batch, error)
             return False
         if sequenced:
             queue.stamped(batch)
@@ -633,6 +630,11 @@ class Sender:
         assert isinstance(queue.target, Leader)
         # The leader that was sent the batches: a successor that is known by now has not failed.
         self._cluster.suspect(queue.topic, queue.partition, queue.target)
+
+    def _fail_unmade(self, queue: PartitionQueue, batch: Batch, error: Exception) -> None:
+        """The bytes of a waiting batch, or of its parts, cannot be made: it fails, and the others go on."""
+        queue.waiting.remove(batch)
+        self._settle(batch, -1, unmade(batch, error))
 
     def _settle(self, batch: Batch, base_offset: int, error: ClientError | None) -> None:
         if error is not None:

@@ -152,6 +152,14 @@ class Producer(Client):
         if self._sender.barred is not None:
             raise again(self._sender.barred)
 
+    def _serialized(self, topic: str, value: Any, key: Any) -> tuple[Any, Any]:
+        """The value and the key of a record that may be sent now; raises if none may."""
+        self._check_usable()
+        if self._serializers is None:
+            return value, key
+        key = self._serializers.key(topic, key)
+        return self._serializers.value(topic, value), key
+
     async def send(
         self,
         topic: str,
@@ -195,21 +203,9 @@ class Producer(Client):
                 return delivery
         return await self._send(topic, value, key, headers, partition, timestamp_ms, on_delivery)
 
-    async def _send(
-        self,
-        topic: str,
-        value: Any,
-        key: Any,
-        headers: Headers,
-        partition: int | None,
-        timestamp_ms: int | None,
-        on_delivery: OnDelivery | None,
-    ) -> Delivery:
+    async def _send(self, topic: str, value: Any, key: Any, *rest: Any) -> Delivery:
         """`send` for a record about which there is something to decide, or behind which a pause is due."""
-        self._check_usable()
-        if self._serializers is not None:
-            key, value = self._serializers.key(topic, key), self._serializers.value(topic, value)
-        arguments = topic, value, key, headers, partition, timestamp_ms, on_delivery
+        arguments = topic, *self._serialized(topic, value, key), *rest
         delivery = self._accumulator.try_append(*arguments)
         if delivery is None:
             delivery = await self._send_later(*arguments)
@@ -265,9 +261,7 @@ class Producer(Client):
           BufferFullError: `buffer_memory` is full.
           MetadataTimeoutError: The producer has no metadata of the topic yet; `send` once, or `prepare` it.
         """
-        self._check_usable()
-        if self._serializers is not None:
-            key, value = self._serializers.key(topic, key), self._serializers.value(topic, value)
+        value, key = self._serialized(topic, value, key)
         delivery = self._accumulator.try_append(
             topic, value, key, headers, partition, timestamp_ms, on_delivery
         )
@@ -473,11 +467,8 @@ class Intake:
         Raises the errors of `Producer.send`, except for space. Serializers and partitioner run in the calling
         thread.
         """
-        producer = self._producer
-        producer._check_usable()
-        if producer._serializers is not None:
-            key, value = producer._serializers.key(topic, key), producer._serializers.value(topic, value)
-        return producer._accumulator.check(topic, value, key, headers, partition, timestamp_ms)
+        value, key = self._producer._serialized(topic, value, key)
+        return self._producer._accumulator.check(topic, value, key, headers, partition, timestamp_ms)
 
     @property
     def accumulator(self) -> Accumulator:

@@ -99,8 +99,6 @@ class HandedOver(_joining.Handed):
 
 Queued = tuple[HandedOver, int, float, tuple[Any, ...]]
 """A record with its cost, the time by which its outcome must be known, and what `try_append` takes."""
-FULL, QUEUED, FIRST, CLOSED = range(4)
-"""The results of offering a record. FIRST: it is queued, and somebody must be told to take it."""
 
 
 class Handover:
@@ -154,10 +152,10 @@ class Handover:
             raise ClosedError("the producer is closed")
         deadline = time.monotonic() + self._delivery_timeout
         said = self._queue.offer(record, cost, deadline, (topic, value, *arguments))
-        if said == CLOSED:
+        if said == _joining.CLOSED:
             self._begin()
             raise ClosedError("the producer is closed")
-        if said == FIRST:
+        if said == _joining.FIRST:
             try:
                 self._begin()
             except ClosedError:
@@ -166,7 +164,7 @@ class Handover:
                 raise
         if not self._is_open:
             self._open_entrance()
-        return said != FULL
+        return said != _joining.FULL
 
     def _begin(self) -> None:
         self._portal.post(self._begin_moving)

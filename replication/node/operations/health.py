@@ -102,7 +102,7 @@ class Health:
 
     def _store(self) -> HealthCheck:
         """Without store writes no leader is elected and no ISR shrinks: writes may wait for a silent replica."""
-        problems = list(filter(None, [self._state.store_trouble]))
+        problems = [trouble] if (trouble := self._state.store_trouble) else []
         if unreadable := self._driver.view.unreadable:
             left = "the previous values stand, if there are any, and are not changed; restore the right ones"
             named = first_of(sorted(unreadable), NAMED)

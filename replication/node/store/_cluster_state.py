@@ -47,7 +47,7 @@ _FOR_LACK_OF_STORE = (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)
 ADMIN_TIMEOUT = 9.0
 """Seconds after which an ungranted request is answered; the forwarding node waits slightly longer."""
 DOUBTFUL_TIMEOUT = 2.0
-"""The same while the metadata store takes no writes: whoever asks is told so in time."""
+"""The same while the metadata store takes no writes, so that the cause is told before a client gives up."""
 
 
 class ClusterState:

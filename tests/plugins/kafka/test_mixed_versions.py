@@ -14,7 +14,7 @@ from insync.replication import Admin
 from insync.replication.core.errors import ErrorCode
 
 from .test_listener import client_of, make, node_at, write
-from .test_transaction_versions import NOT_YET, Commit, Committed, begun, end, located, put
+from .test_transaction_versions import NOT_YET, begun, commit_offset, end, located, put, stable_offset
 from .wire_client import WireClient
 
 AddOffsets = message("AddOffsetsToTxnRequest")
@@ -28,37 +28,6 @@ async def add_offsets(client: WireClient, ids: tuple[int, int]) -> int:
             told = await client.ask(Api.ADD_OFFSETS_TO_TXN, 3, asked)
             if told.error_code not in NOT_YET:
                 return int(told.error_code)
-
-
-async def commit_offset(client: WireClient, version: int, ids: tuple[int, int], offset: int = 7) -> int:
-    part = Commit.TxnOffsetCommitRequestPartition(
-        partition_index=0, committed_offset=offset, committed_metadata=""
-    )
-    asked = Commit(
-        transactional_id="etl",
-        group_id="g",
-        producer_id=ids[0],
-        producer_epoch=ids[1],
-        topics=[Commit.TxnOffsetCommitRequestTopic(name="t", partitions=[part])],
-    )
-    with trio.fail_after(60):
-        while True:
-            told = await client.ask(Api.TXN_OFFSET_COMMIT, version, asked)
-            error = int(told.topics[0].partitions[0].error_code)
-            if error not in NOT_YET:
-                return error
-
-
-async def stable_offset(client: WireClient) -> int:
-    """The committed offset, once no transaction is undecided about it."""
-    wanted = Committed.OffsetFetchRequestTopic(name="t", partition_indexes=[0])
-    asked = Committed(group_id="g", topics=[wanted], require_stable=True)
-    with trio.fail_after(10):
-        while True:
-            (place,) = (await client.ask(Api.OFFSET_FETCH, 7, asked)).topics[0].partitions
-            if place.error_code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
-                assert place.error_code == 0
-                return int(place.committed_offset)
 
 
 async def begin(node: Any, client: WireClient) -> tuple[int, int]:

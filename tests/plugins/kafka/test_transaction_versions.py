@@ -84,6 +84,37 @@ async def end(client: WireClient, version: int, ids: tuple[int, int], *, committ
                 return told
 
 
+async def commit_offset(client: WireClient, version: int, ids: tuple[int, int], offset: int = 7) -> int:
+    part = Commit.TxnOffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_metadata=""
+    )
+    asked = Commit(
+        transactional_id="etl",
+        group_id="g",
+        producer_id=ids[0],
+        producer_epoch=ids[1],
+        topics=[Commit.TxnOffsetCommitRequestTopic(name="t", partitions=[part])],
+    )
+    with trio.fail_after(60):
+        while True:
+            told = await client.ask(Api.TXN_OFFSET_COMMIT, version, asked)
+            error = int(told.topics[0].partitions[0].error_code)
+            if error not in NOT_YET:
+                return error
+
+
+async def stable_offset(client: WireClient) -> int:
+    """The committed offset, once no transaction is undecided about it."""
+    wanted = Committed.OffsetFetchRequestTopic(name="t", partition_indexes=[0])
+    asked = Committed(group_id="g", topics=[wanted], require_stable=True)
+    with trio.fail_after(10):
+        while True:
+            (place,) = (await client.ask(Api.OFFSET_FETCH, 7, asked)).topics[0].partitions
+            if place.error_code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
+                assert place.error_code == 0
+                return int(place.committed_offset)
+
+
 async def test_features_are_told_of_by_their_names(tmp_path: Path) -> None:
     asked = Versions(client_software_name="a", client_software_version="1")
     async with node_at(tmp_path) as node, client_of(node) as client:
@@ -113,34 +144,9 @@ async def test_who_writes_by_the_second_version_names_no_partitions(tmp_path: Pa
         assert (ended.error_code, ended.producer_epoch) == (0, second[1] + 1)
         third = ended.producer_id, ended.producer_epoch
         await located(client, "g", 0)
-        part = Commit.TxnOffsetCommitRequestPartition(
-            partition_index=0, committed_offset=7, committed_metadata=""
-        )
-        offsets = Commit(
-            transactional_id="etl",
-            group_id="g",
-            producer_id=third[0],
-            producer_epoch=third[1],
-            topics=[Commit.TxnOffsetCommitRequestTopic(name="t", partitions=[part])],
-        )
-        with trio.fail_after(60):
-            while True:
-                answer = await client.ask(Api.TXN_OFFSET_COMMIT, 5, offsets)
-                error = answer.topics[0].partitions[0].error_code
-                if error not in NOT_YET:
-                    break
-        assert error == 0
+        assert await commit_offset(client, 5, third) == 0
         assert (await end(client, 5, third)).error_code == 0
-        wanted = Committed.OffsetFetchRequestTopic(name="t", partition_indexes=[0])
-        with trio.fail_after(60):
-            while True:
-                found = await client.ask(
-                    Api.OFFSET_FETCH, 7, Committed(group_id="g", topics=[wanted], require_stable=True)
-                )
-                (place,) = found.topics[0].partitions
-                if place.error_code != ErrorCode.UNSTABLE_OFFSET_COMMIT:
-                    break
-        assert place.committed_offset == 7
+        assert await stable_offset(client) == 7
 
 
 async def test_who_writes_by_the_first_version_names_partitions_before(tmp_path: Path) -> None:

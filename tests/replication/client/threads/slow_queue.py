@@ -7,7 +7,8 @@ import threading
 from collections import deque
 from typing import Any
 
-from insync.replication.client.threads._handover import CLOSED, FIRST, FULL, QUEUED, HandedOver, Queued
+from insync.replication.client.producer._joining import CLOSED, FIRST, FULL, QUEUED
+from insync.replication.client.threads._handover import HandedOver, Queued
 
 
 class SlowQueue:

@@ -18,8 +18,8 @@ from insync.replication.client._settings import ProducerSettings
 from insync.replication.client.connection._cluster import Leader, Topic
 from insync.replication.client.producer import _joining
 from insync.replication.client.producer._accumulator import Accumulator
-from insync.replication.client.producer._joining import RecordQueue
-from insync.replication.client.threads._handover import CLOSED, FIRST, FULL, QUEUED, HandedOver
+from insync.replication.client.producer._joining import CLOSED, FIRST, FULL, QUEUED, RecordQueue
+from insync.replication.client.threads._handover import HandedOver
 from insync.replication.client.threads._producer import BlockingDelivery
 from insync.replication.core.messages import Kind
 from insync.storage.batch import records
@@ -30,7 +30,7 @@ from .slow_queue import SlowQueue
 
 PATIENCE = 20
 KINDS = [SlowQueue, RecordQueue]
-"""What holds for one holds for the other."""
+"""The tests of one are tests of the other."""
 ARGUMENTS = ("t", b"v", None, (), None, None)
 
 
