@@ -16,8 +16,8 @@ from .cluster import NODES, STORE, Ending
 DAMAGED = 1
 """The node whose folder is damaged; it starts first."""
 _LARGE = ".log"
-_GONE = ".deleted"
-"""Files that the next start removes, whatever they contain."""
+_UNREAD = (".deleted", ".tmp")
+"""Files that the next start removes or overwrites, whatever they contain."""
 _LOCK = ".lock"
 """Its content is for people."""
 PAGE_BYTES = 4096
@@ -96,7 +96,7 @@ def small_files(root: Path) -> list[str]:
     """All files of the damaged node but those of its records, and the leases of the store's sessions."""
     folder = root / f"node-{DAMAGED}"
     paths = (path for path in folder.rglob("*") if path.is_file() and path.name != _LOCK)
-    found = [str(each.relative_to(root)) for each in paths if each.suffix not in (_LARGE, _GONE)]
+    found = [str(each.relative_to(root)) for each in paths if each.suffix not in (_LARGE, *_UNREAD)]
     return [*sorted(found), f"{STORE}-leases"]
 
 

@@ -11,7 +11,7 @@ import trio
 from .cluster import COMPACTED, ONE, STRAY, THREE, Template, make_template
 from .plan import FlipPlan, carry_out, try_one
 from .round import FlipRound, Outcome
-from .table import DAMAGED, Fault, faults
+from .table import DAMAGED, Fault, faults, small_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -54,6 +54,14 @@ def test_each_kind_of_file_is_in_the_table(template: Template) -> None:
     for path in {each.path for each in table if not each.of_store}:
         flips = [each.at for each in table if each.path == path and each.kind == "flip"]
         assert flips == [*range((template.root / path).stat().st_size)]
+
+
+def test_a_file_that_a_kill_left_half_written_is_not_in_the_table(tmp_path: Path) -> None:
+    folder = tmp_path / f"node-{DAMAGED}"
+    folder.mkdir()
+    for name in ("insync.proof", "insync.proof.tmp", ".partitions-created.tmp"):
+        (folder / name).write_bytes(b"0")
+    assert [Path(each).name for each in small_files(tmp_path)] == ["insync.proof", "meta.db-leases"]
 
 
 # the verdict
