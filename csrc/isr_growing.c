@@ -80,20 +80,14 @@ int isr_append(GrowingBatch *batch, const Arrival *arrival)
 
 /* ---- the methods ---- */
 
-/* Bytes, or None, which has the length `none`. */
+/* As isr_point_at(), of what a caller gives. */
 static int read_item(PyObject *object, const char *what, int64_t none, const uint8_t **bytes, int64_t *length)
 {
-    if (object == Py_None) {
-        *bytes = NULL;
-        *length = none;
-        return 0;
-    }
-    if (!PyBytes_Check(object)) {
+    if (object != Py_None && !PyBytes_Check(object)) {
         PyErr_Format(PyExc_TypeError, "%s: bytes or None, not %s", what, Py_TYPE(object)->tp_name);
         return -1;
     }
-    *bytes = (const uint8_t *)PyBytes_AS_STRING(object);
-    *length = PyBytes_GET_SIZE(object);
+    isr_point_at(object, none, bytes, length);
     return 0;
 }
 
@@ -136,7 +130,7 @@ static PyObject *extend(PyObject *self, PyObject *args)
         PyObject *value = PySequence_Fast_GET_ITEM(values, at);
         if (value != Py_None && !PyBytes_CheckExact(value))
             break;
-        read_item(value, "value", -1, &arrival.record.value, &arrival.record.value_length);
+        isr_point_at(value, -1, &arrival.record.value, &arrival.record.value_length);
         isr_measure(batch, &arrival);
         if (batch->size + arrival.size > most && at > start)
             break;

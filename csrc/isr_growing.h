@@ -37,6 +37,13 @@ typedef struct {
     Py_ssize_t size; /* of all of it; isr_measure() finds both */
 } Arrival;
 
+/* Bytes where they lie, or None, which has the length `none`. */
+static inline void isr_point_at(PyObject *item, int64_t none, const uint8_t **bytes, int64_t *length)
+{
+    *bytes = item == Py_None ? NULL : (const uint8_t *)PyBytes_AS_STRING(item);
+    *length = item == Py_None ? none : PyBytes_GET_SIZE(item);
+}
+
 /* How many bytes the record takes as the next one of the batch. */
 void isr_measure(const GrowingBatch *batch, Arrival *record);
 

@@ -202,16 +202,12 @@ static PyObject *queue_move(PyObject *object, PyObject *accumulator)
         Handed *record = (Handed *)item.record;
         Py_XSETREF(record->delivery, delivery);
         moved += item.cost;
-        PyObject *told = NULL;
-        if (record->callbacks != NULL && record->callbacks != Py_None) {
-            told = PyObject_CallMethodNoArgs(item.record, name_moved);
-            if (told == NULL) {
-                item_clear(&item);
-                return NULL;
-            }
-        }
-        Py_XDECREF(told);
+        int has_told = record->callbacks != NULL && record->callbacks != Py_None;
+        PyObject *told = has_told ? PyObject_CallMethodNoArgs(item.record, name_moved) : Py_NewRef(Py_None);
         item_clear(&item);
+        if (told == NULL)
+            return NULL;
+        Py_DECREF(told);
     }
     return PyLong_FromLongLong(moved);
 }
@@ -385,9 +381,7 @@ static PyObject *entrance_call(PyObject *callable, PyObject *const *args, size_t
     if (PyVectorcall_NARGS(flags) != 4 || names != NULL)
         return PyErr_Format(PyExc_TypeError, "takes an owner, a topic, a value and a key");
     PyObject *owner = args[0], *topic = args[1], *value = args[2], *key = args[3];
-    if (!PyBytes_CheckExact(value) || !PyUnicode_CheckExact(topic) || (key != Py_None && !PyBytes_CheckExact(key)))
-        Py_RETURN_NONE;
-    if (!joiner->direct || isr_is_barred(joiner) || !is_open(self->portal))
+    if (!isr_is_plain(topic, value, key) || !joiner->direct || isr_is_barred(joiner) || !is_open(self->portal))
         Py_RETURN_NONE;
     if (!isr_is_topic(PyDict_GetItemWithError(joiner->topics, topic))) {
         PyErr_Clear();

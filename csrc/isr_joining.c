@@ -224,9 +224,7 @@ PyObject *isr_join(Joiner *self, PyObject *topic, PyObject *value, PyObject *key
 {
     Arrival arrival = {0};
     Py_ssize_t until, most;
-    /* Other strings and bytes may have functions of their own, which Python calls. */
-    if (!PyBytes_CheckExact(value) || !PyUnicode_CheckExact(topic) || (key != Py_None && !PyBytes_CheckExact(key)) ||
-        self->waiting || self->delivery_type == NULL)
+    if (!isr_is_plain(topic, value, key) || self->waiting || self->delivery_type == NULL)
         return NULL;
     /* First of all: finalisers may run where memory is allocated, and may send. Nothing of Python's runs behind it. */
     Place *delivery = (Place *)self->delivery_type->tp_alloc(self->delivery_type, 0);
@@ -236,13 +234,8 @@ PyObject *isr_join(Joiner *self, PyObject *topic, PyObject *value, PyObject *key
     if (tail == NULL || tail->open == NULL || !PyObject_TypeCheck(tail->open, &isr_GrowingBatchType))
         goto not_taken;
     GrowingBatch *batch = (GrowingBatch *)tail->open;
-    arrival.record.value = (const uint8_t *)PyBytes_AS_STRING(value);
-    arrival.record.value_length = PyBytes_GET_SIZE(value);
-    arrival.record.key_length = -1;
-    if (key != Py_None) {
-        arrival.record.key = (const uint8_t *)PyBytes_AS_STRING(key);
-        arrival.record.key_length = PyBytes_GET_SIZE(key);
-    }
+    isr_point_at(key, -1, &arrival.record.key, &arrival.record.key_length);
+    isr_point_at(value, -1, &arrival.record.value, &arrival.record.value_length);
     arrival.ms = isr_now_ms();
     /* Python decides by the most, too. A batch takes no more than a request may hold, so no record here is too large. */
     most = isr_most(self, value, key);

@@ -21,6 +21,12 @@ extern PyTypeObject isr_JoinerType;
 
 int isr_is_barred(const Joiner *self);
 
+/* Whether C may take a record: other strings and bytes may have functions of their own, which Python calls. */
+static inline int isr_is_plain(PyObject *topic, PyObject *value, PyObject *key)
+{
+    return PyUnicode_CheckExact(topic) && PyBytes_CheckExact(value) && (key == Py_None || PyBytes_CheckExact(key));
+}
+
 /* The most that a record with a value and perhaps a key takes in any batch. */
 Py_ssize_t isr_most(const Joiner *self, PyObject *value, PyObject *key);
 

@@ -260,10 +260,7 @@ def _copy_by_reading(source: FileRange, fd: int, offset: int, done: int) -> None
         piece = os.pread(source.fileno(), min(_PIECE_BYTES, source.length - done), source.offset + done)
         if not piece:
             raise _cut(source, done)
-        written = 0
-        while written < len(piece):
-            written += os.pwrite(fd, memoryview(piece)[written:], offset + done + written)
-        done += len(piece)
+        done += _write(memoryview(piece), fd, offset + done)
 
 
 def _write(view: memoryview, fd: int, offset: int) -> int:

@@ -144,8 +144,9 @@ class LogWriter:
         self._queue: deque[Work | _Resume | None] = deque()
         """None: end the thread when all before it is done."""
         self._done: deque[tuple[Sequence[Told], int]] = deque()
-        self._collects = False
         """The work that was done, for the event loop to tell."""
+        self._collects = False
+        """Whether a `_collect` is under way."""
         self._handover = Handover()
         self._beside = SideWorker(
             f"insync-side-{name}", self._do_beside, self._done_beside, self._died_beside, self._handover.leave

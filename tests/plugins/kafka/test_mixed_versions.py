@@ -37,6 +37,12 @@ async def begin(node: Any, client: WireClient) -> tuple[int, int]:
     return await begun(client)
 
 
+async def ended_as(admin: Admin, status: str) -> None:
+    with trio.fail_after(10):
+        while (await admin.describe_transaction("etl")).status != status:
+            pass
+
+
 @pytest.mark.parametrize("committed", [True, False], ids=["commit", "abort"])
 @pytest.mark.parametrize("ended_by", [3, 4, 5])
 @pytest.mark.parametrize("sent_by", [3, 4, 5])
@@ -54,9 +60,7 @@ async def test_offsets_of_one_version_end_with_a_transaction_of_the_other(
         assert await stable_offset(client) == (7 if committed else -1)
         status = "COMPLETE_COMMIT" if committed else "COMPLETE_ABORT"
         async with Admin(node.endpoints) as admin:
-            with trio.fail_after(10):
-                while (await admin.describe_transaction("etl")).status != status:
-                    pass
+            await ended_as(admin, status)
         # The next one, by the epoch that its client knows.
         ids = (told.producer_id, told.producer_epoch) if ended_by == 5 else ids
         assert await commit_offset(client, 5, ids, 8) == 0
@@ -87,9 +91,7 @@ async def test_records_of_the_second_version_end_by_either(tmp_path: Path, ended
         ids = await begin(node, client)
         assert await put(client, 12, ids) == 0
         assert (await end(client, ended_by, ids)).error_code == 0
-        with trio.fail_after(10):
-            while (await admin.describe_transaction("etl")).status != "COMPLETE_COMMIT":
-                pass
+        await ended_as(admin, "COMPLETE_COMMIT")
         (producers,) = (await admin.describe_producers([("t", 0)])).values()
         assert [each.start_offset for each in producers if each.producer_id == ids[0]] == [-1]
 
