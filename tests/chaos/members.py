@@ -15,6 +15,8 @@ from pathlib import Path
 import attrs
 import trio
 
+from insync.storage.folder._stray import STRAY_SUFFIX
+
 from .network import Network
 
 PORT = 9100
@@ -145,8 +147,13 @@ class Member:
         self.wipes += 1
 
     def segments(self) -> list[Path]:
-        """Its log segments with anything in them, the largest first."""
-        found = [path for folder in self.log_dirs for path in folder.glob("*/*.log") if path.stat().st_size]
+        """Log segments of its replicas with anything in them, the largest first. A stray log is no replica's."""
+        found = [
+            path
+            for folder in self.log_dirs
+            for path in folder.glob("*/*.log")
+            if not path.parent.name.endswith(STRAY_SUFFIX) and path.stat().st_size
+        ]
         return sorted(found, key=lambda path: -path.stat().st_size)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -62,6 +63,7 @@ def kept(folder: Path, size: int) -> int:
 
 @pytest.fixture
 def closing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Closing]:
+    gc.collect()  # It would close files of the tests before.
     noted = Closing()
     with monkeypatch.context() as patch:
         patch.setattr(os, "close", noted)
