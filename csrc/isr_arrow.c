@@ -112,7 +112,7 @@ static int is_null(const uint8_t *validity, size_t item)
 }
 
 /* Where item i of a column lies, length -1 for null; 0 if the column does not hold it. */
-static int find_item(const isr_arrow_column *column, size_t i, const uint8_t **start, int32_t *length)
+static int find_item(const isr_arrow_column *column, size_t i, const uint8_t **start, int64_t *length)
 {
     *start = column->bytes;
     *length = -1;
@@ -157,7 +157,7 @@ static uint32_t murmur2(const uint8_t *p, size_t len)
 int isr_arrow_partition(const isr_arrow_column *keys, int32_t partitions, int32_t *out)
 {
     const uint8_t *start;
-    int32_t length;
+    int64_t length;
     if (partitions < 1)
         return -1;
     for (size_t i = 0; i < keys->count; i++) {
@@ -188,23 +188,24 @@ static int find_headers(const isr_arrow_headers *headers, size_t i, size_t *from
 }
 
 typedef struct {
-    const uint8_t *key, *value;
-    int32_t key_length, value_length;
+    new_record record; /* without its headers, which lie in columns */
     size_t first_header, end_header;
 } source;
 
 /* The size of a record without the length that stands before it, or -1. */
 static int64_t measure(const isr_arrow_column *keys, const isr_arrow_column *values,
-                       const isr_arrow_headers *headers, int32_t row, int32_t delta, source *from)
+                       const isr_arrow_headers *headers, int32_t row, int32_t index, source *from)
 {
-    if (row < 0 || !find_item(keys, (size_t)row, &from->key, &from->key_length) ||
-        !find_item(values, (size_t)row, &from->value, &from->value_length) ||
+    new_record *record = &from->record;
+    record->delta = 0; /* all records have the batch's timestamp */
+    record->index = index;
+    if (row < 0 || !find_item(keys, (size_t)row, &record->key, &record->key_length) ||
+        !find_item(values, (size_t)row, &record->value, &record->value_length) ||
         !find_headers(headers, (size_t)row, &from->first_header, &from->end_header))
         return -1;
     const uint8_t *start;
-    int32_t length;
-    int64_t size = (int64_t)(2 + varint_size(delta) + item_size(from->key_length) + item_size(from->value_length));
-    size += (int64_t)varint_size((int64_t)(from->end_header - from->first_header));
+    int64_t length;
+    int64_t size = (int64_t)(head_size(record) + varint_size((int64_t)(from->end_header - from->first_header)));
     for (size_t n = from->first_header; n < from->end_header; n++) {
         if (!find_item(&headers->keys, n, &start, &length) || length < 0)
             return -1;
@@ -216,17 +217,11 @@ static int64_t measure(const isr_arrow_column *keys, const isr_arrow_column *val
     return size;
 }
 
-static uint8_t *put_record(uint8_t *p, int64_t body, int32_t delta, const source *from,
-                           const isr_arrow_headers *headers)
+static uint8_t *put_record(uint8_t *p, int64_t body, const source *from, const isr_arrow_headers *headers)
 {
     const uint8_t *start;
-    int32_t length;
-    p = put_varint(p, body);
-    *p++ = 0;
-    *p++ = 0;                 /* all records have the batch's timestamp */
-    p = put_varint(p, delta);
-    p = write_item(p, from->key, from->key_length);
-    p = write_item(p, from->value, from->value_length);
+    int64_t length;
+    p = write_head(p, (size_t)body, &from->record);
     p = put_varint(p, (int64_t)(from->end_header - from->first_header));
     for (size_t n = from->first_header; n < from->end_header; n++) {
         find_item(&headers->keys, n, &start, &length);
@@ -256,7 +251,7 @@ int64_t isr_arrow_build(uint8_t *out, size_t capacity, const int32_t *rows, int3
             return -1;
         if ((int64_t)varint_size(body) + body > end - p)
             break;
-        p = put_record(p, body, done, &from, headers);
+        p = put_record(p, body, &from, headers);
     }
     *taken = done;
     if (done == 0)

@@ -45,10 +45,10 @@ static inline void isr_point_at(PyObject *item, int64_t none, const uint8_t **by
 }
 
 /* How many bytes the record takes as the next one of the batch. */
-void isr_measure(const GrowingBatch *batch, Arrival *record);
+void isr_measure(const GrowingBatch *batch, Arrival *arrival);
 
 /* Takes the record that was measured; -1 with an error set if it cannot. Runs no Python code. */
-int isr_append(GrowingBatch *batch, const Arrival *record);
+int isr_append(GrowingBatch *batch, const Arrival *arrival);
 
 /* Milliseconds since 1970. */
 int64_t isr_now_ms(void);

@@ -59,21 +59,33 @@ typedef struct {
     int32_t index;
 } new_record;
 
+/* The size of all that stands before the headers of a record, but for its length. */
+static inline size_t head_size(const new_record *record)
+{
+    return 1 + varint_size(record->delta) + varint_size(record->index) + item_size(record->key_length) +
+           item_size(record->value_length);
+}
+
 /* The size of a record without the length that stands before it. */
 static inline size_t body_size(const new_record *record)
 {
-    return 1 + varint_size(record->delta) + varint_size(record->index) + item_size(record->key_length) +
-           item_size(record->value_length) + (record->headers_length ? (size_t)record->headers_length : 1);
+    return head_size(record) + (record->headers_length ? (size_t)record->headers_length : 1);
 }
 
-static inline uint8_t *write_record(uint8_t *p, size_t body, const new_record *record)
+/* All of a record of that size up to its headers. */
+static inline uint8_t *write_head(uint8_t *p, size_t body, const new_record *record)
 {
     p = put_varint(p, (int64_t)body);
     *p++ = 0;
     p = put_varint(p, record->delta);
     p = put_varint(p, record->index);
     p = write_item(p, record->key, record->key_length);
-    p = write_item(p, record->value, record->value_length);
+    return write_item(p, record->value, record->value_length);
+}
+
+static inline uint8_t *write_record(uint8_t *p, size_t body, const new_record *record)
+{
+    p = write_head(p, body, record);
     if (record->headers_length == 0) {
         *p++ = 0;
         return p;

@@ -12,7 +12,8 @@ _URL = re.compile(
 )
 
 _CONTACT = re.compile(r"(?:\[(?P<v6>[^]\[]+)\]|(?P<host>[\w.-]+))(?::(?P<port>[0-9]+))?")
-_WILDCARDS = ("0.0.0.0", "::")
+WILDCARDS = ("0.0.0.0", "::", "*")
+"""Hosts to listen on, which nobody can dial; `*` is both."""
 
 
 @attrs.frozen
@@ -78,9 +79,14 @@ def split_host_port(url: URL) -> tuple[str, int]:
     return host, int(port)
 
 
+def bracketed(host: str) -> str:
+    """A host as it stands in a URL: an IPv6 address has brackets there."""
+    return f"[{host}]" if ":" in host else host
+
+
 def join_host_port(host: str, port: int) -> str:
     """The reverse of `split_host_port`."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"{bracketed(host)}:{port}"
 
 
 def advertised(url: URL) -> tuple[str, int | None] | None:
@@ -105,7 +111,7 @@ def advertised(url: URL) -> tuple[str, int | None] | None:
             ipaddress.IPv6Address(host)
         except ValueError:
             raise ValueError(f"{url}: contact={text}: {host!r} is not an IPv6 address") from None
-    if host in _WILDCARDS:
+    if host in WILDCARDS:
         raise ValueError(
             f"{url}: contact={text}: nobody can dial {host}, write this machine's name or address"
         )

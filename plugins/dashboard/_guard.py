@@ -15,6 +15,7 @@ from urllib.parse import parse_qs
 
 import attrs
 
+from ...transport.urls import bracketed
 from ._login import Door, LoginError
 from ._sessions import Attempts, Receive, Send, Session, Sessions
 
@@ -171,7 +172,7 @@ def _token(headers: Mapping[str, str]) -> str:
 
 def names(host: str, port: int, further: Iterable[str] = ()) -> frozenset[str]:
     """The values of Host under which a dashboard at this address is called."""
-    known = {f"[{host}]" if ":" in host else host, *further, *LOOPBACK}
+    known = {bracketed(host), *further, *LOOPBACK}
     return frozenset({f"{name}:{port}" for name in known} | (known if port == 80 else set()))
 
 

@@ -24,7 +24,7 @@ from insync.transport import (
     StreamTransport,
 )
 from insync.transport.sockets import SocketListener, SocketStream
-from insync.transport.urls import advertised, check_options, join_host_port, split_host_port
+from insync.transport.urls import WILDCARDS, advertised, check_options, join_host_port, split_host_port
 
 CAPS = Capabilities(ranges="sendfile", half_close=True)
 
@@ -35,7 +35,6 @@ _KEEPALIVE_PROBES = 3
 _USER_TIMEOUT_MS = 30_000
 _UNSENT_BYTES = 1 << 20
 _DROPPED = (errno.ECONNRESET, errno.ENOTCONN)
-_WILDCARDS = ("0.0.0.0", "::", "*")
 
 
 class TcpTransport(StreamTransport):
@@ -164,7 +163,7 @@ def endpoint_of(scheme: str, address: tuple[str, int] | tuple[str, int, int, int
 
 def _contact_host(host: str, sock: socket.socket) -> str:
     """Where peers reach a listener: the host asked for, or for a wildcard the address of the default route."""
-    if host not in _WILDCARDS:
+    if host not in WILDCARDS:
         return host
     probe = "192.0.2.1" if sock.family == socket.AF_INET or host == "*" else "2001:db8::1"
     family = socket.AF_INET6 if ":" in probe else socket.AF_INET

@@ -14,6 +14,7 @@ import attrs
 from msgspec import structs
 
 from ....transport import URL, join_host_port, split_host_port
+from ....transport.urls import bracketed
 from ._messages import Config, Down, Report, Started, Stop, Told, Up, decode, encode
 from .errors import KeeperError
 
@@ -31,9 +32,7 @@ class Address:
 
     def listening(self, port: int) -> str:
         """As a URL to listen on; port 0 takes a free one."""
-        bare = self.host.strip("[]")
-        host = f"[{bare}]" if ":" in bare else bare
-        return f"tcp://{join_host_port(self.bind, port)}?contact={host}"
+        return f"tcp://{join_host_port(self.bind, port)}?contact={bracketed(self.host.strip('[]'))}"
 
 
 class Keeper:

@@ -14,6 +14,7 @@ import trio
 from msgspec import structs
 
 from ....transport.repeats import limited
+from ....transport.urls import join_host_port
 from .health import Health
 from .metrics import Metrics, render
 
@@ -176,5 +177,4 @@ def _json(value: object) -> bytes:
 
 
 def _address(listeners: Sequence[trio.SocketListener]) -> str:
-    host, port = listeners[0].socket.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return join_host_port(*listeners[0].socket.getsockname()[:2])

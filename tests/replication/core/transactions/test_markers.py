@@ -12,12 +12,18 @@ from insync.replication.core.transactions.records import Status
 from .harness import ID, Coordinator, View
 
 
-def test_markers_go_on_until_every_partition_has_said_that_it_has_them() -> None:
+def ending(*topics: str) -> Coordinator:
+    """A transaction in these topics is committed, and its markers are on their way."""
     host = Coordinator()
     host.init()
-    host.add(500, 0, "a", "b")
+    host.add(500, 0, *topics)
     host.answers = False
     host.end(500, 0)
+    return host
+
+
+def test_markers_go_on_until_every_partition_has_said_that_it_has_them() -> None:
+    host = ending("a", "b")
     first, second = host.outward[-2:]
     host.answer(first)
     host.answer(second, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -43,11 +49,7 @@ def test_markers_go_on_until_every_partition_has_said_that_it_has_them() -> None
     ],
 )
 def test_no_error_counts_as_done(error: ErrorCode) -> None:
-    host = Coordinator()
-    host.init()
-    host.add(500, 0, "a")
-    host.answers = False
-    host.end(500, 0)
+    host = ending("a")
     for _ in range(5):
         host.answer(host.last_sent(), error)
         host.pass_time(1.0)
@@ -81,11 +83,7 @@ def test_only_a_view_that_must_know_of_it_says_that_a_topic_is_gone() -> None:
 
 
 def test_after_a_move_the_next_coordinator_goes_on_with_the_markers() -> None:
-    host = Coordinator()
-    host.init()
-    host.add(500, 0, "a", "b")
-    host.answers = False
-    host.end(500, 0)
+    host = ending("a", "b")
     old = host.outward[-1]
     sent = len(host.outward)
     host.revision = 9
@@ -101,11 +99,7 @@ def test_after_a_move_the_next_coordinator_goes_on_with_the_markers() -> None:
 
 
 def test_a_store_that_is_away_is_asked_again() -> None:
-    host = Coordinator()
-    host.init()
-    host.add(500, 0, "a", "b")
-    host.answers = False
-    host.end(500, 0)
+    host = ending("a", "b")
     host.store_is_away = True
     host.view = View({("a", 0): 1}, 9)
     host.lead()
@@ -121,11 +115,7 @@ def test_a_store_that_is_away_is_asked_again() -> None:
 
 
 def test_a_marker_that_is_refused_is_tried_each_second_for_as_long_as_it_takes() -> None:
-    host = Coordinator()
-    host.init()
-    host.add(500, 0, "a")
-    host.answers = False
-    host.end(500, 0)
+    host = ending("a")
     times = []
     for _ in range(20):
         host.answer(host.last_sent(), ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -161,11 +151,7 @@ def test_a_marker_after_the_timeout_has_an_epoch_of_its_own(added: int) -> None:
 
 
 def test_partitions_that_refuse_a_marker_are_told_of_until_they_take_it() -> None:
-    host = Coordinator()
-    host.init()
-    host.add(500, 0, "a", "b")
-    host.answers = False
-    host.end(500, 0)
+    host = ending("a", "b")
     host.answer(host.outward[-2])
 
     def refused() -> list[str]:
