@@ -62,6 +62,11 @@ def guard(password: str = "") -> Guard:
     return Guard(_behind, names("127.0.0.1", 8090, ("dash.example",)), door)
 
 
+def test_an_ipv6_address_is_called_in_brackets() -> None:
+    assert "[2001:db8::1]:8090" in names("2001:db8::1", 8090)
+    assert "2001:db8::1:8090" not in names("2001:db8::1", 8090)
+
+
 @pytest.mark.parametrize("host", [HOST, "localhost:8090", "[::1]:8090", "dash.example:8090"])
 def test_it_is_called_by_its_own_names(host: str) -> None:
     status, headers, body = ask(guard(), host=host)
