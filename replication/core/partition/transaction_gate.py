@@ -18,7 +18,7 @@ from . import events as ev
 from .producers import SequenceVerdict
 
 if TYPE_CHECKING:
-    from ..types import ProducerEntry
+    from ..types import BatchMeta, ProducerEntry
     from .leader import LeaderRole
 
 FIRST_BACKOFF, MOST_BACKOFF = 0.02, 0.1
@@ -64,6 +64,8 @@ class TransactionGate:
     def __init__(self, role: LeaderRole) -> None:
         self._role = role
         self._asked: dict[int, _Asked] = {}
+        self._granted: dict[int, int] = {}
+        """By producer: the epoch for which its coordinator has admitted a shard's write, until that is written."""
         self._held_bytes = 0
 
     @property
@@ -171,6 +173,7 @@ class TransactionGate:
             return
         for waiting in self._release(event.producer_id):
             if isinstance(waiting, ev.Admit):
+                self._granted[waiting.producer_id] = waiting.producer_epoch
                 self._refuse(waiting, ErrorCode.NONE)
             else:
                 self._role.on_admitted(waiting)
@@ -224,8 +227,10 @@ class TransactionGate:
         if batch.marker is None:
             if entry is not None and batch.producer_epoch < entry.producer_epoch:
                 role.reply(event.request_id, ErrorCode.INVALID_PRODUCER_EPOCH)
-            else:
+            elif self._may_write(batch, entry):
                 role.append(event)
+            else:
+                role.reply(event.request_id, ErrorCode.INVALID_TXN_STATE)
             return
         if entry is None:
             self._mark(event)
@@ -243,7 +248,16 @@ class TransactionGate:
         else:
             self._mark(event)
 
+    def _may_write(self, batch: BatchMeta, entry: ProducerEntry | None) -> bool:
+        """Whether what a shard has decided to write is still in a transaction that its coordinator will end here.
+
+        A request that was admitted may have waited for the load of its shard, and for longer than its transaction.
+        """
+        granted = self._granted.pop(batch.producer_id, None)
+        return granted == batch.producer_epoch or _is_open(entry, batch.producer_epoch)
+
     def _mark(self, event: ev.Produce) -> None:
+        self._granted.pop(event.batch.producer_id, None)
         asked = self._asked.get(event.batch.producer_id)
         # A question about a transaction of an epoch of its own is not about the one before it, whose marker has the
         # same epoch: no answer to it can be. But one that was begun so may end with a marker of its very epoch.

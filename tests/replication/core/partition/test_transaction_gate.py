@@ -58,6 +58,10 @@ class Gate(Lead):
         batch = BatchMeta(-1, 1, -1, 10, P, epoch, -1, True, TransactionMarker(committed, coordinator))
         return self._produce(batch, origin=COORDINATOR, **options)
 
+    def offsets(self, epoch: int) -> tuple[int, list[object]]:
+        """Those of a group, which its shard has decided to write."""
+        return self._produce(BatchMeta(-1, 1, -1, 10, P, epoch, -1, True), origin=COORDINATOR)
+
     def answer(self, effects: list[object], error: ErrorCode = ErrorCode.NONE) -> list[object]:
         (asked,) = questions(effects)
         said = ev.AddAnswered(
@@ -311,6 +315,29 @@ def test_a_shard_asks_as_a_producer_does() -> None:
     assert lead.step(admit) == [fx.Admission(request_id=5, error=ErrorCode.INVALID_PRODUCER_EPOCH)]
     request, effects = lead._produce(batch, origin=COORDINATOR, transaction=None)
     assert errors(effects) == {request: ErrorCode.INVALID_PRODUCER_EPOCH}
+
+
+@pytest.mark.parametrize("is_open", [False, True], ids=["asked", "open"])
+def test_what_a_shard_writes_too_late_is_refused_also_within_the_epoch(is_open: bool) -> None:
+    lead = Gate()
+    if is_open:
+        lead.begin()
+    admit = ev.Admit(request_id=5, producer_id=P, producer_epoch=0, transaction=FIRST_VERSION, deadline=9.0)
+    effects = lead.step(admit)
+    said = effects if is_open else lead.answer(effects)
+    assert fx.Admission(request_id=5, error=ErrorCode.NONE) in said
+    lead.marker(0, transaction=FIRST_VERSION)
+    late, effects = lead.offsets(0)
+    assert (appends(effects), errors(effects)) == (0, {late: ErrorCode.INVALID_TXN_STATE})
+
+
+def test_a_shard_writes_once_for_each_admission_until_its_transaction_is_open() -> None:
+    lead = Gate()
+    admit = ev.Admit(request_id=5, producer_id=P, producer_epoch=0, transaction=FIRST_VERSION, deadline=9.0)
+    lead.answer(lead.step(admit))
+    assert [appends(lead.offsets(epoch)[1]) for epoch in (0, 0)] == [1, 1]
+    lead.marker(0, transaction=FIRST_VERSION)
+    assert appends(lead.offsets(0)[1]) == 0
 
 
 def test_markers_of_former_coordinators_are_fenced() -> None:
