@@ -9,6 +9,7 @@ import attrs
 
 from ..core.broker.coordination.transacting import MARKER_TIMEOUT
 from ..core.coordination.routing import GROUP_TOPIC, TRANSACTION_TOPIC
+from ..core.transactions.records import LAST_EPOCH
 from .errors import SimulationError
 
 FAULTS: Mapping[str, str] = {
@@ -91,8 +92,10 @@ class Settings:
     often the controller is asked for something else. `named`: how often a producer that outlives its processes is
     begun anew. `groups`: how many consumer groups there are; with any the nodes coordinate them, and `topics` names
     the internal topic that keeps them. `transactions`: how many transactional ids there are; with any the nodes
-    coordinate them, in internal topics of both kinds. `lull_at`, `lull_for`: when nobody begins to write for a
-    while, so that whoever comes back has all that there is.
+    coordinate them, in internal topics of both kinds. `last_epoch`: of each of their producer ids; `expires`: after
+    how many seconds without use they are forgotten, 0 for never. `lull_at`, `lull_for`: when nobody begins to write
+    for a while, so that whoever comes back has all that there is. `strength`: how often, as a part of the usual,
+    the faults come that are drawn apart, and leaders stand still at a bad moment.
     """
 
     nodes: int = 3
@@ -115,6 +118,8 @@ class Settings:
     named: float = 0.0
     groups: int = 0
     transactions: int = 0
+    last_epoch: int = LAST_EPOCH
+    expires: float = 0.0
     lull_at: float = 0.0
     lull_for: float = 0.0
     drop: float = 0.05
@@ -124,6 +129,7 @@ class Settings:
     unseen: float = 0.4
     log_failure: float = 0.002
     slow_disk: float = 0.05
+    strength: float = 1.0
 
     def __attrs_post_init__(self) -> None:
         unknown = [label for label in self.faults if label not in FAULTS]
@@ -165,7 +171,7 @@ class Settings:
         made = (*drawn, *kept_in)
         if topics is None and random.Random(f"flushed {seed}").random() < _FLUSHES:
             made = tuple(attrs.evolve(topic, durability="flushed") for topic in made)
-        return cls(
+        found = cls(
             nodes=nodes,
             topics=made,
             faults=_faults(seed, dice),
@@ -191,11 +197,10 @@ class Settings:
             recreations=dice.choice((0.0, 0.0, 0.0, 0.05, 0.2)) if topics is None else 0.0,
             named=dice.choice((0.0, 0.3, 1.0)) if topics is None else 0.0,
             groups=groups,
-            transactions=names,
-            calm=_CALM_AFTER_TRANSACTIONS if names else _CALM,
             lull_at=round(quiet.uniform(3.0, 12.0), 3) if has_lull else 0.0,
             lull_for=quiet.choice((5.0, 10.0, 20.0)) if has_lull else 0.0,
         )
+        return _with_transactions(found, seed, names) if names else found
 
 
 def _faults(seed: int, dice: random.Random) -> tuple[str, ...]:
@@ -230,7 +235,28 @@ def _transactions(seed: int, *, forced: bool) -> int:
     """Transactional ids of a part of the seeds; by dice of its own."""
     dice = random.Random(f"transactions {seed}")
     is_drawn = dice.random() < _TRANSACTS
-    return dice.choice((2, 3, 4)) if is_drawn or forced else 0
+    return dice.choice((3, 4, 6)) if is_drawn or forced else 0
+
+
+def _with_transactions(drawn: Settings, seed: int, names: int) -> Settings:
+    """A transaction takes a dozen answers in a row: in a storm as strong as others hardly any gets to its end."""
+    dice = random.Random(f"with transactions {seed}")
+    strength = dice.choice((0.02, 0.1, 0.3))
+    return attrs.evolve(
+        drawn,
+        transactions=names,
+        strength=strength,
+        fault_rate=strength * drawn.fault_rate,
+        drop=strength * drawn.drop,
+        late=strength * drawn.late,
+        unclear=strength * drawn.unclear,
+        log_failure=strength * drawn.log_failure,
+        slow_disk=strength * drawn.slow_disk,
+        recreations=dice.choice((0.0, 0.05, 0.2, 0.5)),
+        last_epoch=dice.choice((LAST_EPOCH, 1, 1, 2, 4)),
+        expires=dice.choice((0.0, 0.0, 6.0)),
+        calm=_CALM_AFTER_TRANSACTIONS,
+    )
 
 
 def _kept_with_transactions(seed: int, kept_in: tuple[Topic, ...]) -> tuple[Topic, ...]:

@@ -32,6 +32,7 @@ _FILES = (
     "versions",
     "shards",
     "transacting",
+    "transactions",
 )
 
 

@@ -1,7 +1,7 @@
 """`python -m tests.mutants.confirm`: is each planted error of docs/planted-errors.md still noticed at its seed?
 
 One seed for each row, so it takes minutes where a hunt takes hours. Those that are not noticed are printed, and
-nothing else: another seed is found by `python -m tests.mutants --only NAME,...` (or `.groups`, `.transactions`).
+nothing else: another seed is found by `python -m tests.mutants --only NAME,...` (or `.groups`, `.exactly_once`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .catalogue import load
 from .hunt import Limits, hunt, spread
 
 PAGE = Path(__file__).parents[2] / "docs" / "planted-errors.md"
-OF_WORLDS = ("transactions", "exactly_once", "groups")
+OF_WORLDS = ("exactly_once", "groups")
 _ROW = re.compile(r"^\| ([KZTG]+\d+[a-z]?) \| .* \| ([A-Z]+\d+b?) \| (\d+) \|", re.MULTILINE)
 
 

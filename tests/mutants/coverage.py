@@ -1,6 +1,6 @@
 """`python -m tests.mutants.coverage`: which branches of the core do the simulators alone never take?
 
-Three of them run: `insync simulate`, and those of groups and of transactions. For the rooms of coordinators and
+Three run: `insync simulate`, the same with `--transactions`, and that of groups. For the rooms of coordinators and
 their clients only the latter two run (`--rooms client,coordination,groups,kafka,transactions`). No unit test does.
 """
 
@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from pathlib import Path
@@ -25,8 +25,10 @@ from .untaken import PAGE, reasons
 
 CORE = Path(__file__).parents[2] / "replication" / "core"
 ROOMS = ("broker", "control", "partition", "recovery")
-WORLDS = ("groups", "transactions")
-"""Simulators of their own, which run a quarter of the seeds: their clusters are larger."""
+TRANSACTIONS = "transactions"
+"""`insync simulate --transactions`."""
+WORLDS = ("groups", TRANSACTIONS)
+"""What runs a quarter of the seeds: there is more in each."""
 COORDINATION = {"client", "coordination", "groups", "kafka", "transactions"}
 """The rooms that these play; alone they are measured without `insync simulate`."""
 SLICE = 10
@@ -98,12 +100,22 @@ def _watch(folder: str) -> None:
 def _play(world: str, first: int, end: int) -> list[str]:
     """In a worker: the seeds at which a promise was broken."""
     assert _watched is not None
-    name = f"insync.replication.simulation.{world}" if world else "insync.replication.simulation"
-    play = import_module(name).run
+    play = _player(world)
     broken = [f"{world} {seed}".strip() for seed in range(first, end) if play(seed).violation is not None]
     # A worker ends without a word, and does not know which slice is its last.
     _watched.save()
     return broken
+
+
+def _player(world: str) -> Callable[[int], Any]:
+    """Imported here: what is imported earlier is not measured."""
+    simulation = import_module("insync.replication.simulation")
+    if world == TRANSACTIONS:
+        return lambda seed: simulation.run(seed, simulation.Settings.swarm(seed, transactions=True))
+    play: Callable[[int], Any] = (
+        import_module(f"{simulation.__name__}.{world}").run if world else simulation.run
+    )
+    return play
 
 
 def _judged(watched: Coverage, seeds: int, rooms: Sequence[str], broken: Sequence[str]) -> dict[str, Any]:

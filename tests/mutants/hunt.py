@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
+from types import FrameType
 from typing import TypeVar
 
 import attrs
@@ -20,11 +23,13 @@ from .catalogue import load
 
 Result = TypeVar("Result")
 CHECKED = (
-    *(f"S{number}" for number in range(1, 43)),
+    *(f"S{number}" for number in range(1, 44)),
     "S3b",
     *(f"L{number}" for number in range(1, 18)),
 )
 """All that the oracle is there to notice."""
+LONGEST = 10
+"""Seconds of processor time that one seed may take."""
 
 
 @attrs.frozen(kw_only=True)
@@ -87,11 +92,16 @@ def hunt(name: str, limits: Limits) -> Found:
         if time.process_time() - started > limits.seconds:
             break
         settings = Settings.swarm(seed, transactions=mutant.is_of_transactions)
+        tried += 1
         with pytest.MonkeyPatch.context() as patch:
             mutant.plant(patch)
-            result = run_watched(seed, settings)
+            try:
+                with in_time():
+                    result = run_watched(seed, settings)
+            except TimeoutError:
+                crashes += 1
+                continue
         events += result.events
-        tried += 1
         if result.violation is None:
             continue
         if result.violation.invariant not in CHECKED:
@@ -99,6 +109,25 @@ def hunt(name: str, limits: Limits) -> Found:
         elif run_watched(seed, settings).violation is None:
             return found(result.violation.invariant, seed, tried)
     return found("", -1, tried)
+
+
+@contextmanager
+def in_time() -> Iterator[None]:
+    """A seed takes no more than its time: an error may make something go round for ever.
+
+    Raises:
+      TimeoutError: It takes longer.
+    """
+    signal.signal(signal.SIGVTALRM, _give_up)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def _give_up(number: int, frame: FrameType | None) -> None:
+    raise TimeoutError
 
 
 def broken_without(first: int, end: int) -> list[int]:

@@ -1,8 +1,8 @@
 """`python -m tests.mutants.page RESULTS... > docs/planted-errors.md`: what noticed each planted error, and when.
 
 RESULTS are files that `python -m tests.mutants --results FILE` has written; of an error that stands in several of
-them the last one counts. What `python -m tests.mutants.transactions`, `.exactly_once` and `.groups` print makes the
-parts about transactions and about groups; of files with nothing else only these parts are printed.
+them the last one counts. What `python -m tests.mutants.exactly_once` and `.groups` print makes the parts about
+groups; of files with nothing else only these parts are printed.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ HEAD = """# Planted errors, and what notices them
 [The protocol](protocol.md) lists the rules that the errors break, and the invariants. These commands make the page:
 
     python -m tests.mutants --seconds 400 --survey 0 --results FILE
-    python -m tests.mutants.transactions > FILE2; python -m tests.mutants.exactly_once >> FILE2
-    python -m tests.mutants.groups > FILE3
-    python -m tests.mutants.page FILE FILE2 FILE3 > docs/planted-errors.md
+    python -m tests.mutants.exactly_once > FILE2; python -m tests.mutants.groups >> FILE2
+    python -m tests.mutants.page FILE FILE2 > docs/planted-errors.md
 
-The seconds are processor time on a busy machine. The seeds of K250 to K262 are seeds of `insync simulate
---transactions`. A change of the simulator may change the seeds at which it finds an error. This command lists the
-rows that no longer hold:
+The seconds are processor time on a busy machine. The seeds of K250 to K262 and of names that begin with T are seeds
+of `insync simulate --transactions`. A change of the simulator may change the seeds at which it finds an error. This
+command lists the rows that no longer hold:
 
     python -m tests.mutants.confirm          # minutes, not hours
 """
 
 PARTS = {
-    "TZ": """## Transactions
+    "TZ": """## Groups that feed transactions
 
-Errors of [transactions](transactions.md#how-it-is-tested) have their own simulators, with their own invariants.
+Errors of [groups in transactions](transactions.md#how-it-is-tested) have their own simulator, with its own
+invariant.
 """,
     "GZ": """## Groups
 
@@ -46,7 +46,7 @@ Errors of [groups](groups.md#the-simulator) have their own simulator, with its o
 """,
 }
 """What stands above the table of errors whose names begin so."""
-WORLDS = {"TZ": ("transactions", "exactly_once"), "GZ": ("groups",)}
+WORLDS = {"TZ": ("exactly_once",), "GZ": ("groups",)}
 """Where these are planted."""
 
 

@@ -26,7 +26,7 @@ class Mutant:
     @property
     def is_of_transactions(self) -> bool:
         """Whether only a run that hosts transactions can show it: then all runs that are tried do."""
-        return self.plant.__module__.endswith(".transacting")
+        return self.plant.__module__.endswith((".transacting", ".transactions"))
 
 
 class Registry:

@@ -47,7 +47,7 @@ def test_every_rule_names_invariants_that_are_checked_and_proofs_that_exist() ->
         invariants = re.findall(r"\b[SL]\d+b?\b", needed)
         assert invariants, rule
         assert set(invariants) <= set(CHECKED), rule
-        planted = re.findall(r"\b[ZK]\d+[a-z]?\b", proofs)
+        planted = re.findall(r"\b(?:TZ|Z|K)\d+[a-z]?\b", proofs)
         files = re.findall(r"`(test_\w+\.py)`", proofs)
         assert planted or files, rule
         assert set(planted) <= load().keys(), rule
@@ -55,7 +55,7 @@ def test_every_rule_names_invariants_that_are_checked_and_proofs_that_exist() ->
 
 
 def test_every_planted_error_shows_that_some_rule_is_checked() -> None:
-    shown = {name for row in rows("rule") for name in re.findall(r"\b[ZK]\d+[a-z]?\b", row[4])}
+    shown = {name for row in rows("rule") for name in re.findall(r"\b(?:TZ|Z|K)\d+[a-z]?\b", row[4])}
     assert load().keys() - shown == set(), "planted, and no rule of the page names it"
     assert shown - load().keys() == set(), "named by the page, and not planted"
 

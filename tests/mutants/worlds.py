@@ -1,6 +1,6 @@
 """Hunts in a simulator of one subject's own: which planted errors does it notice, by what, and at what seed?
 
-A world is a package beside this module (`groups`, `transactions`, `services`) and a simulator of the same name in
+A world is a package beside this module (`groups`, `exactly_once`, `services`) and a simulator of the same name in
 `insync.replication.simulation`, with `run(seed)`. The package has a module `planted` with a `REGISTRY` and
 `SEEDS`, how many to try. If it has a function `play(seed)`, that is the simulator; `ELSEWHERE`, if it is there,
 says of errors that it cannot show what does.
@@ -10,22 +10,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import time
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from types import FrameType
 from typing import Any
 
 import attrs
 import pytest
 
-from .hunt import spread
+from .hunt import in_time, spread
 from .registry import Registry
-
-LONGEST = 10
-"""Seconds of processor time that one seed may take: an error may make something go round for ever."""
 
 
 @attrs.frozen(kw_only=True)
@@ -78,15 +73,12 @@ def hunt(name: str, world: str, seeds: int, first: int = 0) -> Found:
     for seed in range(first, first + seeds):
         with pytest.MonkeyPatch.context() as patch:
             mutant.plant(patch)
-            signal.signal(signal.SIGVTALRM, _give_up)
-            signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST)
             try:
-                violation = play(seed).violation
+                with in_time():
+                    violation = play(seed).violation
             except Exception:  # noqa: BLE001 - what a planted error raises is no concern of the hunt
                 crashed = seed if crashed < 0 else crashed
                 continue
-            finally:
-                signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         if violation is None:
             continue
         if not mutant.by or violation.invariant in mutant.by:
@@ -99,10 +91,6 @@ def _player(world: str) -> Callable[[int], Any]:
     own = getattr(import_module(f"{__package__}.{world}.planted"), "play", None)
     play: Callable[[int], Any] = own or import_module(f"insync.replication.simulation.{world}").run
     return play
-
-
-def _give_up(number: int, frame: FrameType | None) -> None:
-    raise TimeoutError
 
 
 def main(world: str) -> int:

@@ -51,6 +51,16 @@ class Changed(msgspec.Struct, frozen=True):
     then_waits: bool = False
 
 
+class Supply(msgspec.Struct, frozen=True):
+    """Ids that may be given. `fresh_id`: one that nobody has; None if none is at hand.
+
+    `last_epoch`: of a producer id; behind it another id is needed.
+    """
+
+    fresh_id: int | None
+    last_epoch: int = LAST_EPOCH
+
+
 Outcome = Refused | Told | Waits | NeedsId | Changed
 
 
@@ -58,16 +68,16 @@ def init(
     now: TransactionValue | None,
     timeout_ms: int,
     expected: tuple[int, int] | None,
-    fresh_id: int | None,
+    supply: Supply,
     wall_ms: int,
 ) -> Outcome:
     """A producer takes the transactional id over. `expected`: the ids that it has, if it has any."""
     if now is None:
-        if fresh_id is None:
+        if supply.fresh_id is None:
             return NeedsId()
         return Changed(
             TransactionValue(
-                producer_id=fresh_id,
+                producer_id=supply.fresh_id,
                 producer_epoch=0,
                 timeout_ms=timeout_ms,
                 status=Status.EMPTY,
@@ -86,9 +96,9 @@ def init(
     if now.status.is_prepared:
         return Waits()
     if now.status is Status.ONGOING:
-        prepared = prepare(now, False, last, fresh_id, wall_ms)
+        prepared = prepare(now, False, last, supply, wall_ms)
         return NeedsId() if prepared is None else Changed(prepared, then_waits=True)
-    bumped = _bumped(now, last, fresh_id, wall_ms)
+    bumped = _bumped(now, last, supply, wall_ms)
     if bumped is None:
         return NeedsId()
     return Changed(
@@ -162,14 +172,14 @@ def end(
     producer_epoch: int,
     committed: bool,
     version: int,
-    fresh_id: int | None,
+    supply: Supply,
     wall_ms: int,
 ) -> Outcome:
     """A producer commits or aborts; the same request again is told the same (strict epochs: KAFKA-9600)."""
     if now is None:
         return Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, _UNKNOWN)
     if (producer_id, producer_epoch) == now.told:
-        return _end_current(now, committed, version, fresh_id, wall_ms)
+        return _end_current(now, committed, version, supply, wall_ms)
     if not _is_last(now, producer_id, producer_epoch) or now.status in (Status.EMPTY, Status.ONGOING):
         return Refused(ErrorCode.PRODUCER_FENCED, _fenced(producer_id, producer_epoch))
     if committed == now.status.is_committed:
@@ -183,12 +193,12 @@ def end(
 
 
 def _end_current(
-    now: TransactionValue, committed: bool, version: int, fresh_id: int | None, wall_ms: int
+    now: TransactionValue, committed: bool, version: int, supply: Supply, wall_ms: int
 ) -> Outcome:
     if now.status is Status.ONGOING:
         if version <= FIRST_VERSION:
             return Changed(_prepared(now, committed, FIRST_VERSION, wall_ms))
-        prepared = prepare(now, committed, now.producer_epoch, fresh_id, wall_ms)
+        prepared = prepare(now, committed, now.producer_epoch, supply, wall_ms)
         return NeedsId() if prepared is None else Changed(prepared)
     if version <= FIRST_VERSION:
         return _end_again(now, committed)
@@ -197,7 +207,7 @@ def _end_current(
     if committed:
         return Refused(ErrorCode.INVALID_TXN_STATE, "no transaction is open, so there is nothing to commit")
     # There is nothing to abort. But a partition may be on its way to be added: the new epoch fences it.
-    bumped = _bumped(now, now.producer_epoch, fresh_id, wall_ms)
+    bumped = _bumped(now, now.producer_epoch, supply, wall_ms)
     if bumped is None:
         return NeedsId()
     return Changed(structs.replace(bumped, status=Status.COMPLETE_ABORT, topics=()))
@@ -213,14 +223,14 @@ def _end_again(now: TransactionValue, committed: bool) -> Outcome:
 
 
 def prepare(
-    now: TransactionValue, committed: bool, last_epoch: int, fresh_id: int | None, wall_ms: int
+    now: TransactionValue, committed: bool, last_epoch: int, supply: Supply, wall_ms: int
 ) -> TransactionValue | None:
     """The outcome of an open transaction, under the next epoch; None if a fresh producer id is needed for it."""
     next_id = NO_ID
-    if now.producer_epoch >= LAST_EPOCH:
-        if fresh_id is None:
+    if _is_at_its_end(now, supply):
+        if supply.fresh_id is None:
             return None
-        next_id = fresh_id
+        next_id = supply.fresh_id
     return structs.replace(
         _prepared(now, committed, SECOND_VERSION, wall_ms),
         producer_epoch=now.producer_epoch + 1,
@@ -257,11 +267,14 @@ def _prepared(now: TransactionValue, committed: bool, version: int, wall_ms: int
     return structs.replace(now, status=status, client_version=version, last_update_ms=wall_ms)
 
 
-def _bumped(
-    now: TransactionValue, last_epoch: int, fresh_id: int | None, wall_ms: int
-) -> TransactionValue | None:
+def _is_at_its_end(now: TransactionValue, supply: Supply) -> bool:
+    """Whether the producer id has no further epoch."""
+    return now.producer_epoch >= supply.last_epoch
+
+
+def _bumped(now: TransactionValue, last_epoch: int, supply: Supply, wall_ms: int) -> TransactionValue | None:
     """The next epoch of an idle id; None if a fresh producer id is needed for it."""
-    if now.producer_epoch < LAST_EPOCH:
+    if not _is_at_its_end(now, supply):
         return structs.replace(
             now,
             producer_epoch=now.producer_epoch + 1,
@@ -269,11 +282,11 @@ def _bumped(
             last_epoch=last_epoch,
             last_update_ms=wall_ms,
         )
-    if fresh_id is None:
+    if supply.fresh_id is None:
         return None
     return structs.replace(
         now,
-        producer_id=fresh_id,
+        producer_id=supply.fresh_id,
         producer_epoch=0,
         previous_producer_id=now.producer_id,
         last_epoch=last_epoch,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from ..messages import transactions as tm
 from ..messages.admin import PartitionName
 from . import epochs as epochs
 from .marker_queue import Leaders, MarkerQueue, MarkersAnswered
-from .records import Status, TransactionKey, TransactionValue
+from .records import LAST_EPOCH, Status, TransactionKey, TransactionValue
 
 IDS_AT_ONCE = 10
 """Producer ids that are asked for at a time; those that are left when the leadership ends are never used."""
@@ -37,13 +38,15 @@ class TransactionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds. `max_timeout_ms`: the longest that a producer may ask for (`transaction_max_timeout_ms`).
 
     `expiration_ms`: after so long without use a transactional id is forgotten (`transactional_id_expiration_ms`).
-    `abort_interval_ms`, `expire_interval_ms`: how often timeouts and expirations are looked for.
+    `abort_interval_ms`, `expire_interval_ms`: how often timeouts and expirations are looked for. `last_epoch`: of
+    a producer id (see `epochs.Supply`); a simulation has fewer.
     """
 
     max_timeout_ms: int = 900_000
     expiration_ms: int = 604_800_000
     abort_interval_ms: int = 10_000
     expire_interval_ms: int = 3_600_000
+    last_epoch: int = LAST_EPOCH
 
 
 class AllocateIds(msgspec.Struct, frozen=True):
@@ -208,6 +211,7 @@ class TransactionCoordinator(OutwardMachine):
                     request_id, name, structs.replace(self.failure(message, error), message=text)
                 )
             case epochs.Told(producer_id=producer_id, producer_epoch=epoch):
+                self._seen(message)
                 return self._answer(request_id, name, _told(message, producer_id, epoch))
             case epochs.Waits(briefly=briefly):
                 self._park(request_id, message, self._waiting.setdefault(name, []))
@@ -225,7 +229,7 @@ class TransactionCoordinator(OutwardMachine):
         message: tm.InitTransactionsRequest | tm.AddPartitionsRequest | tm.EndTransactionRequest,
         clock: Clock,
     ) -> epochs.Outcome:
-        value, fresh = self.transactions.get(message.transactional_id), self._ids[0] if self._ids else None
+        value, supply = self.transactions.get(message.transactional_id), self._supply()
         ids = message.producer_id, message.producer_epoch
         match message:
             case tm.InitTransactionsRequest(timeout_ms=timeout_ms):
@@ -236,14 +240,17 @@ class TransactionCoordinator(OutwardMachine):
                         f"{self.settings.max_timeout_ms} of the nodes: choose a shorter one, or raise that setting",
                     )
                 expected = ids if message.producer_id >= 0 else None
-                return epochs.init(value, timeout_ms, expected, fresh, clock.wall_ms)
+                return epochs.init(value, timeout_ms, expected, supply, clock.wall_ms)
             case tm.AddPartitionsRequest():
                 partitions = frozenset((each.topic, each.partition) for each in message.partitions)
                 if message.verify_only:
                     return epochs.verify(value, *ids, partitions, clock.wall_ms)
                 return epochs.add(value, *ids, partitions, message.version, clock.wall_ms)
             case tm.EndTransactionRequest():
-                return epochs.end(value, *ids, message.committed, message.version, fresh, clock.wall_ms)
+                return epochs.end(value, *ids, message.committed, message.version, supply, clock.wall_ms)
+
+    def _supply(self) -> epochs.Supply:
+        return epochs.Supply(self._ids[0] if self._ids else None, self.settings.last_epoch)
 
     def _park(self, request_id: int, message: tm.Request, among: list[int]) -> None:
         self._parked[request_id] = message
@@ -271,19 +278,25 @@ class TransactionCoordinator(OutwardMachine):
 
             return Decision(request_id=request_id, entries=entries, then=park, notes=notes)
 
-        def then() -> None:
-            if isinstance(message, tm.AddPartitionsRequest):
-                there = self._revisions.setdefault(name, {})
-                for each in message.partitions:
-                    there[each.topic, each.partition] = message.view_revision
-
         reply = Reply(
             request_id=request_id,
             body=_told(message, *value.told),
             groups=frozenset({name}),
             proof=Proof.NONE,
         )
+        then = partial(self._seen, message)
         return Decision(request_id=request_id, entries=entries, replies=(reply,), then=then, notes=notes)
+
+    def _seen(self, message: tm.Request) -> None:
+        """Partitions are there, by the view of whoever asks: also those that belong to the transaction already.
+
+        Such a one may have been deleted since, and made again.
+        """
+        if isinstance(message, tm.AddPartitionsRequest):
+            there = self._revisions.setdefault(message.transactional_id, {})
+            for each in message.partitions:
+                place = each.topic, each.partition
+                there[place] = max(there.get(place, 0), message.view_revision)
 
     def _use_id(self, value: TransactionValue) -> None:
         if self._ids and self._ids[0] in (value.producer_id, value.next_producer_id):
@@ -331,9 +344,8 @@ class TransactionCoordinator(OutwardMachine):
     def _abort_late(self, clock: Clock) -> Decision | None:
         for name in self._take_late(clock):
             value = self.transactions[name]
-            fresh = self._ids[0] if self._ids else None
             # The producer itself may go on with its old epoch: it is told the next one (KIP-588).
-            aborted = epochs.prepare(value, False, value.producer_epoch, fresh, clock.wall_ms)
+            aborted = epochs.prepare(value, False, value.producer_epoch, self._supply(), clock.wall_ms)
             if aborted is None:
                 self._wants_ids = True
                 self._late.pop()

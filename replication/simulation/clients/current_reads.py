@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 TIMEOUT = 2.0
 AMBUSHES = 0.1
 """How often, of its turns, a reader waits for a bad moment for the leader to stand still."""
+SMALL = 0.5
+"""The same, if the ISR is small."""
 FROZEN = 8.0
 """For so long, in seconds: others have been elected by then, and have joined."""
 ALONE = 24.0
@@ -144,8 +146,9 @@ class CurrentReader:
             cluster.later(0.5, self.turn)
             return
         if "PZ" in cluster.settings.faults and not cluster.calm:
-            ambushes = dice.random() < AMBUSHES
-            if ambushes or (_is_small(hosts[0]) and dice.random() < 0.5):
+            strength = cluster.settings.strength
+            ambushes = dice.random() < strength * AMBUSHES
+            if ambushes or (_is_small(hosts[0]) and dice.random() < strength * SMALL):
                 self._lie_in_wait(hosts[0], 50)
         for host in hosts if dice.random() < 0.5 else hosts[:1]:
             cluster.current_reads.ask(host, partial(self._told, cluster.calm))

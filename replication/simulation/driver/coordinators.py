@@ -26,6 +26,7 @@ from ...core.types import BatchMeta, PartitionId, TransactionMarker
 from ..errors import require
 from ..faults.traps import END
 from ..oracles.committed import NOTHING, Ledger, Records
+from ..oracles.transactions import Intent
 from ..settings import INTERNAL, Topic
 from ..world.disk import WHOLE, Stored
 from ..world.network import ModelBatches, Question
@@ -88,6 +89,8 @@ class BatchMaker:
                 producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, transactional=True
             )
             self._cluster.coordinators.ends[payload] = producer.producer_id, None
+            told = self._cluster.transactions.told
+            told.intents[payload] = told.latest[producer.producer_id, producer.producer_epoch]
         return ModelBatches((Stored(meta, payload),))
 
     def marker(
@@ -118,6 +121,8 @@ class Asked:
     committed: int = 0
     asker: object = None
     """The transactional producer that asks."""
+    intent: Intent | None = None
+    """The transaction that is meant."""
 
 
 @attrs.define(eq=False)
@@ -161,14 +166,23 @@ class Coordinators:
 
     # Requests
 
-    def ask(self, node: Node, message: Any, told: Callable[[Any], None], asker: object = None) -> None:
+    def ask(
+        self,
+        node: Node,
+        message: Any,
+        told: Callable[[Any], None],
+        asker: object = None,
+        intent: Intent | None = None,
+    ) -> None:
         """Send a request to a node; `told` gets the answer, if it comes."""
-        asked = Asked(message, told, asker=asker)
+        asked = Asked(message, told, asker=asker, intent=intent)
         self._cluster.send(0, node, partial(self._arrive, node, asked))
 
     def _arrive(self, node: Node, asked: Asked) -> None:
         if node.broker is None or asked.arrived >= 0:
             return  # a connection tells nothing twice
+        if not self._cluster.transactions.arrives(asked):
+            return
         asked.node, asked.process, asked.arrived = node.id, node.process, self._cluster.now
         ledger = self._ledger_of(asked.message)
         asked.committed = len(ledger.facts.committed) if ledger is not None else 0

@@ -44,7 +44,7 @@ class Sent:
     """Whether it is for whichever topic has the name when it arrives; else for the one of `facts`."""
     facts: PartitionFacts | None = None
     """Of the topic that is meant; without it of whichever has the name when it is sent."""
-    transactional_id: str = ""
+    transaction: m.ProduceTransaction | None = None
     judge: Callable[[m.ProduceResult, bool], None] | None = None
     """Told of the answer as it is given, and whether by the leader of the store's record."""
     done: Callable[[m.ProduceResult], None] | None = None
@@ -94,7 +94,9 @@ class Requests:
         if host is None:
             return False
         for sent in batches:
-            self._address(sent, host.node.hosts.get(sent.partition))
+            its_host = host.node.hosts.get(sent.partition)
+            is_meant = its_host is None or sent.facts is None or its_host.facts is sent.facts
+            self._address(sent, its_host if is_meant else None)
         self._cluster.send(0, host.node, partial(self._arrive, host.node, [tuple(batches)]))
         return True
 
@@ -134,10 +136,13 @@ class Requests:
         return candidates[int(cluster.random.random() * len(candidates))] if candidates else None
 
     def _arrive(self, node: Node, requests: Sequence[tuple[Sent, ...]]) -> None:
+        cluster = self._cluster
         for batches in requests:
             for sent in batches:
                 host = node.hosts.get(sent.partition)
                 if node.broker is None or (sent.arrived and not sent.again):
+                    return
+                if cluster.transactions.is_past(sent):
                     return
                 if sent.by_name:
                     sent.facts = host.facts if host is not None else sent.facts
@@ -153,10 +158,9 @@ class Requests:
             sent.arrived = True
             damaged = not cluster.calm and cluster.chance(DAMAGED)
             payload.add((Stored(sent.batch, sent.payload),), sent.batch.size_bytes, damaged=damaged)
-        name = batches[0].transactional_id
         message = m.ProduceRequest(
             acks=batches[0].acks,
-            transaction=m.ProduceTransaction(transactional_id=name) if name else None,
+            transaction=batches[0].transaction,
             timeout_ms=round(1000 * REQUEST_TIMEOUT),
             partitions=[
                 m.ProducePartition(

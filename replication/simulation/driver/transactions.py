@@ -7,8 +7,13 @@ oracle of what producers and readers are told.
 
 from __future__ import annotations
 
+import random
+from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from ...core.broker import effects as fx
 from ...core.broker.events import CoordinationArrived, OutsideAnswered
@@ -29,19 +34,30 @@ from ..clients.transactions import Transactor
 from ..errors import require
 from ..faults.traps import MARKER
 from ..oracles.facts import PartitionFacts
-from ..oracles.transactions import DecisionLog, Ids, Told, TransactionLog, left_out
-from ..settings import INTERNAL
+from ..oracles.transactions import DecisionLog, Ids, Intent, Told, TransactionLog, left_out
+from ..settings import INTERNAL, Settings
 from ..world.disk import LEFT_OUT, Stored
 from ..world.network import ModelPayload, Question
 from ..world.node import Host, Node
 from .coordinators import Asked, PeerAsked
+from .requests import Sent
 
 if TYPE_CHECKING:
     from ..world.cluster import Cluster
 
-SETTINGS = TransactionSettings(abort_interval_ms=1_000)
+LATE = 0.2
+"""How often, with faults at the end of transactions, a leader hears late whether its partition is in one."""
+LATENESS = (0.2, 0.6, 1.5)
 FIRST_ID = 100_000
 """Producer ids from here on are those of transactions; `facts.NAMED_FROM` is far above."""
+
+
+def coordinator_settings(settings: Settings) -> TransactionSettings:
+    """How the nodes of a run coordinate transactions."""
+    found = TransactionSettings(abort_interval_ms=1_000, last_epoch=settings.last_epoch)
+    if not settings.expires:
+        return found
+    return structs.replace(found, expiration_ms=round(1000 * settings.expires), expire_interval_ms=2_000)
 
 
 class Transactions:
@@ -49,18 +65,26 @@ class Transactions:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self.told = Told()
+        self.told = Told(cluster.settings.last_epoch)
         self.committed = self.aborted = self.reads = 0
         """Ends told, and batches in transactions that readers were given; they show that a run is about it."""
         self.transactors: list[Transactor] = []
         self._logs: dict[PartitionFacts, TransactionLog] = {}
         self._decisions: list[DecisionLog] = []
         self._next_id = FIRST_ID
+        self._dice = random.Random(f"late answers {cluster.seed}")
+        self._opening: defaultdict[str, set[Asked]] = defaultdict(set)
+        """Requests to take a transactional id over that have arrived and are not answered."""
+        self._unrivalled: dict[str, Ids] = {}
+        """The ids that were told last for a transactional id, if no other such request may have taken it over."""
 
     def begin(self) -> None:
         """Producers begin."""
         for number in range(self._cluster.settings.transactions):
-            self.transactors.append(Transactor(self._cluster, number))
+            transactor = Transactor(self._cluster, number)
+            self.transactors.append(transactor)
+            if transactor.shares_epochs:
+                self.told.sharing.add(transactor.name)
 
     def look(self) -> None:
         """Ask for the offsets of all groups that take part."""
@@ -76,14 +100,10 @@ class Transactions:
         else:
             log = self._logs[facts] = TransactionLog(self.told, facts)
 
-            def take(meta: BatchMeta, is_blind: bool) -> None:
-                if self.is_void:
-                    return
-                if meta.marker is not None:
+            def take(meta: BatchMeta, payload: str, is_blind: bool) -> None:
+                if not self.is_void:
                     self._read_decisions()
-                    ids = meta.producer_id, meta.producer_epoch - 1
-                    self.told.marked(ids, meta.marker.committed, facts.name)
-                log.take(meta, is_blind)
+                    log.take(meta, payload, is_blind)
 
             facts.transactional = take
 
@@ -92,12 +112,10 @@ class Transactions:
         for each in self._decisions:
             each.read_on(self._cluster.coordinators.records, self._is_complete)
 
-    def _is_complete(self, ids: Ids, partition: PartitionId) -> None:
+    def _is_complete(self, producer_id: int, partition: PartitionId) -> None:
         facts = self._cluster.oracle.partitions.get(partition)
-        # The topic that had the name then may be another one.
-        if facts is None or facts.unclean or facts.gone or self._cluster.settings.recreations:
-            return
-        self._logs[facts].is_complete(ids)
+        if facts is not None and not facts.unclean and not facts.gone:
+            self._logs[facts].is_complete(producer_id)
 
     @property
     def is_void(self) -> bool:
@@ -129,6 +147,8 @@ class Transactions:
         """A coordinator has markers written, or a leader has its partition added to a transaction."""
         message = question.asked.message
         assert isinstance(message, tm.AddPartitionsRequest | tm.WriteMarkersRequest)
+        if self._is_too_late(question, message):
+            return
         if isinstance(message, tm.WriteMarkersRequest):
             involved = question.link.dialler.id, question.link.peer.id
             for markers in message.markers:
@@ -136,10 +156,61 @@ class Transactions:
                     self._cluster.traps.spring(MARKER, involved, PartitionId(at.topic, at.partition))
         self._cluster.tell(question.link.peer, CoordinationArrived(PeerAsked(question), message))
 
+    def _is_too_late(
+        self, question: Question, message: tm.AddPartitionsRequest | tm.WriteMarkersRequest
+    ) -> bool:
+        """Whether it may be about another transaction than was meant, of the same epoch.
+
+        Such a one meets the next transaction. This is as in Kafka, and why each has an epoch of its own by now
+        (KIP-890): it is not to be shown again.
+        """
+        about = message.markers if isinstance(message, tm.WriteMarkersRequest) else [message]
+        shares = any(each.transactional_id in self.told.sharing for each in about)
+        return shares and not self._cluster.network.is_awaited(question)
+
+    def arrives(self, asked: Asked) -> bool:
+        """Whether a request of a producer still arrives: nothing does of a connection that it has given up."""
+        message, intent = asked.message, asked.intent
+        if isinstance(message, tm.InitTransactionsRequest):
+            self._opening[message.transactional_id].add(asked)
+            self._unrivalled.pop(message.transactional_id, None)
+        return intent is None or not intent.is_over or message.transactional_id not in self.told.sharing
+
+    def is_past(self, sent: Sent) -> bool:
+        """Whether a batch comes so late that it may meet another transaction of its epoch."""
+        if sent.transaction is None or sent.transaction.transactional_id not in self.told.sharing:
+            return False
+        intent = self.told.intents[sent.payload]
+        return intent.is_over or intent.is_given_up
+
+    def may_be_fenced(self, name: str, ids: Ids) -> bool:
+        """Whether an id may be lost to who has begun with these ids."""
+        if self.is_void:
+            return True
+        self._read_decisions()
+        return name in self.told.expired or self._unrivalled.get(name) != ids
+
+    def holds(self, intent: Intent) -> bool:
+        """Whether the ids of a transaction are those that a coordinator has certainly committed last."""
+        if self.is_void:
+            return False
+        self._read_decisions()
+        value = self.told.values.get(intent.name)
+        return value is not None and value.told == intent.ids
+
     def replied(self, node: Node, asked: PeerAsked, response: Any) -> None:
         """L5: each is answered once."""
         require(not asked.is_answered, "L5", f"{response} is a second answer")
         asked.is_answered = True
+        adds = isinstance(asked.question.asked.message, tm.AddPartitionsRequest)
+        is_exposed = "TE" in self._cluster.settings.faults and not self._cluster.calm
+        answer = partial(self._answer, node, asked, response)
+        if adds and is_exposed and self._dice.random() < LATE:
+            self._cluster.later(self._dice.choice(LATENESS), answer)
+        else:
+            answer()
+
+    def _answer(self, node: Node, asked: PeerAsked, response: Any) -> None:
         if node.process == asked.question.link.peer_process:
             self._cluster.network.answer(asked.question, response, ModelPayload())
 
@@ -154,23 +225,29 @@ class Transactions:
 
     def judge(self, node: Node, asked: Asked, response: tm.ProducerIdResponse) -> None:
         """S32, S35, and S29: the coordinator knows its whole log."""
-        message = asked.message
+        message, intent = asked.message, asked.intent
+        self._opening[message.transactional_id].discard(asked)
         if self.is_void:
             return
-        ends = isinstance(message, tm.EndTransactionRequest)
-        if ends and response.error == ErrorCode.TRANSACTION_ABORTED:
-            self.told.ended((message.producer_id, message.producer_epoch), False)
+        if response.error == ErrorCode.TRANSACTION_ABORTED and intent is not None:
+            self.told.ended(intent, False)
         if response.error:
             return
+        self._read_decisions()
         partition = self.partition_of(message.transactional_id)
         assert partition is not None
         self._cluster.coordinators.is_loaded(node, partition)
-        if ends:
-            self.told.ended((message.producer_id, message.producer_epoch), message.committed)
+        ids = response.producer_id, response.producer_epoch
+        if intent is not None:
+            self.told.ended(intent, message.committed, ids)
             self.committed += message.committed
             self.aborted += not message.committed
-        ids = response.producer_id, response.producer_epoch
-        self.told.given(ids, asked.asker, is_first=not ends)
+        goes_on = message.producer_id >= 0
+        if intent is None:
+            latest = self.told.values.get(message.transactional_id)
+            if not self._opening[message.transactional_id] and latest is not None and latest.told == ids:
+                self._unrivalled[message.transactional_id] = ids
+        self.told.given(message.transactional_id, ids, asked.asker, is_first=intent is None, goes_on=goes_on)
 
     def read(self, host: Host, told: FetchedTransactions, batches: Sequence[Stored]) -> None:
         """S33: a reader of committed records takes those of committed transactions, all of them, and no others."""
@@ -178,14 +255,15 @@ class Transactions:
         if facts.unclean or facts.gone or self.is_void:
             return
         log = self._logs[facts]
-        metas = [meta for meta, _, state in batches if state != LEFT_OUT]
+        there = [(meta, payload) for meta, payload, state in batches if state != LEFT_OUT]
         aborted: dict[int, list[int]] = {}
         for each in told.aborted:
             aborted.setdefault(each.producer_id, []).append(each.first_offset)
-        for meta, is_dropped in zip(metas, left_out(aborted, metas), strict=True):
+        dropped = left_out(aborted, [meta for meta, _ in there])
+        for (meta, payload), is_dropped in zip(there, dropped, strict=True):
             if meta.transactional and meta.marker is None:
                 self.reads += 1
-                outcome = log.ended.get((meta.producer_id, meta.producer_epoch))
+                outcome = log.ended.get(self.told.intents[payload])
                 right = outcome is not None and outcome is not is_dropped
                 require(
                     right, "S33", f"{host.name}: {meta} is dropped: {is_dropped}, is committed: {outcome}"
@@ -204,12 +282,16 @@ class Transactions:
             if not facts.unclean and not facts.gone:
                 require(not log.open, "L17", f"{facts.name}: transactions that nobody ends: {log.open}")
         self._check_leaders()
-        unfinished = [each.unfinished for each in self.transactors if each.unfinished]
-        require(not unfinished, "L17", unfinished)
-        for ids, places in self.told.acknowledged.items():
-            for facts in places if self.told.ends.get(ids) is not None else ():
-                there = facts.unclean or facts.gone or self._logs[facts].ended.get(ids) is self.told.ends[ids]
-                require(there, "S32", f"{facts.name}: no marker of {ids}, told: {self.told.ends[ids]}")
+        require(not self.unfinished, "L17", self.unfinished)
+        for intent in {*self.told.intents.values()}:
+            for facts in intent.acknowledged if intent.told is not None else ():
+                there = facts.unclean or facts.gone or self._logs[facts].ended.get(intent) is intent.told
+                require(there, "S32", f"{facts.name}: no marker of {intent}, told: {intent.told}")
+
+    @property
+    def unfinished(self) -> list[str]:
+        """The producers that have not committed in calm."""
+        return [each.unfinished for each in self.transactors if each.unfinished]
 
     def _check_leaders(self) -> None:
         cluster = self._cluster

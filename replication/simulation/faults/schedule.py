@@ -59,7 +59,7 @@ def draw(seed: int, settings: Settings) -> tuple[Fault, ...]:
 _APART = {"BK": "lies", "RT": "rot", "RS": "restores", "RD": "depositions", "TE": "ends", "FC": "forgotten"}
 _APART |= {"IL": "identities", "PS": "survivors", "FM": "forgotten topics", "CF": "wall clocks"}
 """Labels that are drawn by dice of their own, each at its own times, with the names of these."""
-_GAPS = {"RS": (2.0, 8.0, 15.0), "RD": (2.0, 8.0, 15.0), "TE": (0.5, 1.0, 3.0), "FC": (5.0, 12.0)}
+_GAPS = {"RS": (2.0, 8.0, 15.0), "RD": (2.0, 8.0, 15.0), "TE": (1.0, 3.0, 8.0), "FC": (5.0, 12.0)}
 _GAPS |= {"IL": (0.5, 1.0, 3.0), "PS": (5.0, 12.0), "FM": (5.0, 12.0)}
 """Seconds from one to the next, where they are not 0.5, 2 or 8."""
 
@@ -67,10 +67,11 @@ _GAPS |= {"IL": (0.5, 1.0, 3.0), "PS": (5.0, 12.0), "FM": (5.0, 12.0)}
 def _draw_apart(seed: int, settings: Settings, label: str, name: str) -> list[Fault]:
     """Faults that make a node's folder other than the node has left it, or wait for the end of a transaction."""
     dice = random.Random(f"{name} {seed}")
+    strength = 1.0 if label == "TE" else settings.strength
     found: list[Fault] = []
     at = 4.0
     while settings.fault_rate > 0:
-        at += dice.choice(_GAPS.get(label, (0.5, 2.0, 8.0)))
+        at += dice.choice(_GAPS.get(label, (0.5, 2.0, 8.0))) / strength
         if at >= settings.storm:
             return found
         found.append(_draw_one(dice, round(at, 3), label, settings))

@@ -55,8 +55,11 @@ class PartitionFacts:
     """Up to here somebody has been told that the records are gone."""
     forgot: bool = False
     """A sequence was committed that whoever took it could not know to be another (KIP-360)."""
-    transactional: Callable[[BatchMeta, bool], None] | None = None
-    """Told of each batch of a transaction, or marker, that is committed; whether who took it could be blind."""
+    transactional: Callable[[BatchMeta, str, bool], None] | None = None
+    """Told of each batch of a producer, or marker, that is committed, with its payload.
+
+    The last says whether its leader may have known nothing of what the producer had written.
+    """
     blind: set[tuple[int, int]] = attrs.Factory(set)
     """(base offset, epoch) of what was taken of producers by a leader that had begun again at a log start."""
     _contents: dict[tuple[int, int], tuple[int, int, str]] = attrs.Factory(dict)
@@ -113,9 +116,9 @@ class PartitionFacts:
         for meta, payload, _ in _between(host.disk, known, high_watermark):
             self.last_of_key[key_of(payload)] = meta.base_offset
             if meta.producer_id >= 0:
-                self._go_on(meta)
+                self._go_on(meta, payload)
 
-    def _go_on(self, meta: BatchMeta) -> None:
+    def _go_on(self, meta: BatchMeta, payload: str) -> None:
         """S12: a producer's batches are all there, in order. S13: none of an older epoch of it follows."""
         named = meta.producer_id >= NAMED_FROM
         producer = meta.producer_id, -1 if named else meta.producer_epoch
@@ -132,8 +135,8 @@ class PartitionFacts:
         if found >= 0:
             self.sequences[producer] = found + meta.offset_count
         self.epochs[meta.producer_id] = meta.producer_epoch
-        if meta.transactional and self.transactional is not None:
-            self.transactional(meta, is_blind)
+        if self.transactional is not None:
+            self.transactional(meta, payload, is_blind)
 
 
 def _between(disk: Disk, start: int, end: int) -> list[Stored]:

@@ -108,8 +108,8 @@ def _check_partition(cluster: Cluster, record: PartitionRecord, without: int | N
         require(False, "L1", f"node {record.leader} does not lead: {record}")
         return
     require(leader.leader.change.pending is None, "L4", leader.leader.change.pending)
-    if len(record.isr) < record.min_isr:
-        return
+    if len(record.isr) < record.min_isr or (without is not None and cluster.transactions.unfinished):
+        return  # a transaction that waits for the absent node writes on, here too
     for member in members:
         replica = replicas.get(member)
         if replica is None:

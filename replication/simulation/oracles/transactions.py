@@ -1,6 +1,7 @@
 """Transactions in committed logs, read by a naive reader of the oracle's own; and what was told of them.
 
-Each transaction has a producer id and epoch of its own (KIP-890), which name it; its markers have the next epoch.
+A batch of a transaction names it: producers say which of theirs each of their batches is of. A marker ends what is
+open of its producer; by which version, and with which outcome, the committed log of its coordinator says.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ...core.groups.record_codec import Unknown
+from ...core.transactions.epochs import FIRST_VERSION
 from ...core.transactions.records import TransactionValue, decode_transaction
 from ...core.types import BatchMeta, PartitionId
 from ..errors import require
@@ -24,49 +26,98 @@ Ids = tuple[int, int]
 
 
 @attrs.define(eq=False)
+class Intent:
+    """One transaction as its producer, `owner`, means it."""
+
+    name: str
+    """The transactional id."""
+    owner: object
+    ids: Ids
+    is_over: bool = False
+    """Whether its producer has gone on to another one."""
+    is_given_up: bool = False
+    """Whether its producer ends it with some of it still on its way."""
+    told: bool | None = None
+    """Whether it is committed, as its producer was told."""
+    next_ids: Ids | None = None
+    """The ids that its producer was told at its end."""
+    outcome: bool | None = None
+    """Whether it is committed, as its first marker says."""
+    acknowledged: list[PartitionFacts] = attrs.Factory(list)
+    """Where records of it are certainly committed."""
+
+    def __str__(self) -> str:
+        return f"the transaction {self.ids} of {self.owner}"
+
+
+@attrs.define(eq=False)
 class Told:
     """Answers to producers, and what has come of them."""
 
+    last_epoch: int
+    """Of a producer id, for producers."""
     owners: dict[Ids, object] = attrs.Factory(dict)
     """The producer that was told to have the ids."""
-    latest: dict[int, int] = attrs.Factory(dict)
-    """By producer id: the epoch with which its latest holder has begun, which shuts all earlier ones out."""
-    outcomes: dict[Ids, bool] = attrs.Factory(dict)
-    """Of each transaction, as its first marker says: whether it is committed."""
-    ends: dict[Ids, bool] = attrs.Factory(dict)
-    """Of each transaction, as its producer was told."""
-    acknowledged: dict[Ids, list[PartitionFacts]] = attrs.Factory(dict)
-    """Where records of each transaction are certainly committed."""
-    prepared: dict[Ids, bool] = attrs.Factory(dict)
-    """Of each transaction whose outcome is committed at its coordinator: whether it is committed."""
+    holders: dict[str, tuple[Ids, object]] = attrs.Factory(dict)
+    """The producer that has taken a transactional id over last, of those that were told so, and its first ids."""
+    order: dict[Ids, int] = attrs.Factory(dict)
+    """Numbers ids in the order in which their coordinators have committed them."""
+    sharing: set[str] = attrs.Factory(set)
+    """Transactional ids of which several transactions may have the same epoch."""
+    intents: dict[str, Intent] = attrs.Factory(dict)
+    """The transaction of each batch, by its payload."""
+    latest: dict[Ids, Intent] = attrs.Factory(dict)
+    """The transaction that was last begun with the ids."""
+    values: dict[str, TransactionValue | None] = attrs.Factory(dict)
+    """What coordinators have committed of each transactional id; None of one that has expired."""
+    decided: dict[Ids, list[TransactionValue]] = attrs.Factory(dict)
+    """The outcomes that coordinators have committed, by the producer id and epoch of their markers."""
+    expired: set[str] = attrs.Factory(set)
+    """Transactional ids that coordinators have forgotten."""
 
-    def given(self, ids: Ids, holder: object, *, is_first: bool) -> None:
-        """S35: nobody else was told to have these ids. `is_first`: it begins with them."""
+    def given(self, name: str, ids: Ids, holder: object, *, is_first: bool, goes_on: bool) -> None:
+        """S35: the ids are committed, of an epoch that there is, and of nobody else.
+
+        `is_first`: their holder begins with them, and shuts out all others. `goes_on`: it has asked as the holder
+        of the transactional id, which it is not once it is shut out. Anybody gets an id that has expired.
+        """
+        require(ids[1] <= self.last_epoch, "S35", f"{ids} are of an epoch past {self.last_epoch}")
+        require(ids in self.order, "S35", f"{ids} are told to {holder}, and not committed")
         known = self.owners.setdefault(ids, holder)
         require(known is holder, "S35", f"{ids} are told to {holder}, and were told to {known}")
-        if is_first:
-            self.latest[ids[0]] = max(self.latest.get(ids[0], -1), ids[1])
+        before, latest = self.holders.get(name, (ids, holder))
+        if is_first and self.order[before] <= self.order[ids]:  # else the answer comes late
+            right = not goes_on or latest is holder or name in self.expired
+            require(right, "S35", f"{holder} is let in by ids that it had before {before} of {latest}")
+            self.holders[name] = ids, holder
 
-    def ended(self, ids: Ids, committed: bool) -> None:
-        """S32: a producer is told what its markers say, and the same again."""
-        known = self.ends.setdefault(ids, committed)
-        require(known == committed, "S32", f"transaction {ids} is told to be committed: {committed}, {known}")
-        found = self.outcomes.get(ids, committed)
-        require(found == committed, "S32", f"transaction {ids} is told to be committed: {committed}")
+    def later(self, intent: Intent) -> Ids | None:
+        """The first ids of another producer that has taken over the transactional id since."""
+        ids, holder = self.holders[intent.name]
+        is_later = holder is not intent.owner and self.order[ids] > self.order[intent.ids]
+        return ids if is_later else None
 
-    def decided(self, ids: Ids, committed: bool, where: str) -> None:
+    def begun(self, intent: Intent) -> None:
+        """A producer begins a transaction."""
+        self.latest[intent.ids] = intent
+
+    def ended(self, intent: Intent, committed: bool, ids: Ids | None = None) -> None:
+        """S32: a producer is told what its markers say, and the same again. `ids`: its next ones."""
+        if ids is not None:
+            right = intent.next_ids in (None, ids)
+            require(right, "S32", f"the end of {intent} is told to give {ids}, and gave {intent.next_ids}")
+            intent.next_ids = ids
+        for known in (intent.told, intent.outcome):
+            right = known is None or known == committed
+            require(right, "S32", f"{intent} is told to be committed: {committed}, and is: {known}")
+        intent.told = committed
+
+    def marked(self, intent: Intent, committed: bool, where: str) -> None:
         """S32: all markers of a transaction say the same, and what its producer was told."""
-        known = self.outcomes.setdefault(ids, committed)
-        require(known == committed, "S32", f"{where}: transaction {ids} has markers of both outcomes")
-        told = self.ends.get(ids, committed)
-        require(told == committed, "S32", f"{where}: transaction {ids} was told to be committed: {told}")
-
-    def marked(self, ids: Ids, committed: bool, where: str) -> None:
-        """S32: a marker says what is committed at the coordinator by then."""
-        right = self.prepared.get(ids)
-        require(
-            right == committed, "S32", f"{where}: a marker of {ids}: {committed}, its coordinator: {right}"
-        )
+        for known in (intent.told, intent.outcome):
+            right = known is None or known == committed
+            require(right, "S32", f"{where}: a marker of {intent}: {committed}, and it is: {known}")
+        intent.outcome = committed
 
 
 @attrs.define(eq=False)
@@ -76,11 +127,9 @@ class DecisionLog:
     told: Told
     facts: PartitionFacts
     length: int = 0
-    _ending: dict[str, tuple[Ids, frozenset[tuple[str, int]]]] = attrs.Factory(dict)
-    """By transactional id: the transaction whose outcome is committed, and its partitions."""
 
-    def read_on(self, records: Mapping[str, Records], ended: Callable[[Ids, PartitionId], None]) -> None:
-        """`ended`: told of each partition of each transaction that is said to be complete."""
+    def read_on(self, records: Mapping[str, Records], ended: Callable[[int, PartitionId], None]) -> None:
+        """`ended`: told of each partition of each transaction that is said to be complete, and its producer id."""
         committed = self.facts.committed
         while self.length < len(committed):
             found = records[committed[self.length][1]]
@@ -93,16 +142,18 @@ class DecisionLog:
                 self._take(decoded[0].transactional_id, decoded[1], ended)
 
     def _take(
-        self, name: str, value: TransactionValue | None, ended: Callable[[Ids, PartitionId], None]
+        self, name: str, value: TransactionValue | None, ended: Callable[[int, PartitionId], None]
     ) -> None:
+        before, self.told.values[name] = self.told.values.get(name), value
+        if value is None:
+            self.told.expired.add(name)
+        else:
+            self.told.order.setdefault(value.told, len(self.told.order))
         if value is not None and value.status.is_prepared:
-            ids = value.producer_id, value.producer_epoch - 1
-            self.told.prepared[ids] = value.status.is_committed
-            self._ending[name] = ids, value.partitions
-        elif name in self._ending:
-            ids, places = self._ending.pop(name)
-            for topic, partition in sorted(places):
-                ended(ids, PartitionId(topic, partition))
+            self.told.decided.setdefault((value.producer_id, value.producer_epoch), []).append(value)
+        elif before is not None and before.status.is_prepared:
+            for topic, partition in sorted(before.partitions):
+                ended(before.producer_id, PartitionId(topic, partition))
 
 
 @attrs.define(eq=False)
@@ -111,50 +162,75 @@ class TransactionLog:
 
     told: Told
     facts: PartitionFacts
-    open: dict[int, tuple[int, int]] = attrs.Factory(dict)
-    """By producer id: the epoch of its open transaction, and where that begins."""
-    ended: dict[Ids, bool] = attrs.Factory(dict)
+    open: dict[int, Intent] = attrs.Factory(dict)
+    """The open transaction, by producer id."""
+    ended: dict[Intent, bool] = attrs.Factory(dict)
     """Whether it is committed, of each that has a marker here."""
     _coordinators: dict[int, int] = attrs.Factory(dict)
+    _marked: set[Ids] = attrs.Factory(set)
+    """Producer ids and epochs of markers that are here."""
 
-    def take(self, meta: BatchMeta, is_blind: bool) -> None:
-        """A batch is committed; `is_blind`: whoever took it could not know what came before."""
+    def take(self, meta: BatchMeta, payload: str, is_blind: bool) -> None:
+        """A batch of a producer is committed; `is_blind`: whoever took it could not know what came before."""
         facts = self.facts
         if facts.unclean or facts.gone:
             return
         is_blind |= facts.forgot
-        if meta.marker is None:
-            self._written(meta, is_blind)
+        if meta.marker is not None:
+            self._end(meta, meta.marker.committed, meta.marker.coordinator_epoch, is_blind)
+        elif meta.transactional:
+            intent = self.told.intents[payload]
+            if intent in self.ended and intent.is_given_up and intent.name in self.told.sharing:
+                # It has begun another one of the epoch, which nobody means and nobody is told about.
+                intent = self.open.get(meta.producer_id) or Intent(intent.name, intent.owner, intent.ids)
+                self.told.intents[payload] = intent
+            self._written(meta, intent, is_blind)
         else:
-            self._marked(meta, meta.marker.committed, meta.marker.coordinator_epoch, is_blind)
+            open_one = self.open.get(meta.producer_id)
+            require(
+                open_one is None, "S32", f"{facts.name}: {meta} is in no transaction, and {open_one} is open"
+            )
 
-    def _written(self, meta: BatchMeta, is_blind: bool) -> None:
+    def _written(self, meta: BatchMeta, intent: Intent, is_blind: bool) -> None:
         """S35: nothing of a producer that another has taken the place of. S32: nor behind its own marker."""
-        ids, name = (meta.producer_id, meta.producer_epoch), self.facts.name
-        latest = self.told.latest.get(meta.producer_id, -1)
-        require(meta.producer_epoch >= latest or is_blind, "S35", f"{name}: {meta} after epoch {latest}")
-        epoch, _ = self.open.setdefault(meta.producer_id, (meta.producer_epoch, meta.base_offset))
-        require(epoch == meta.producer_epoch, "S32", f"{name}: {meta} while {epoch} is open")
-        require(ids not in self.ended or is_blind, "S32", f"{name}: {meta} behind the marker of {ids}")
+        name, later = self.facts.name, self.told.later(intent)
+        require(later is None or is_blind, "S35", f"{name}: {meta} after {later} of another producer")
+        open_one = self.open.setdefault(meta.producer_id, intent)
+        require(open_one is intent, "S32", f"{name}: {meta} of {intent} while {open_one} is open")
+        require(intent not in self.ended or is_blind, "S32", f"{name}: {meta} behind the marker of {intent}")
 
-    def _marked(self, meta: BatchMeta, committed: bool, coordinator_epoch: int, is_blind: bool) -> None:
-        """S32: a transaction has one marker. S36: no earlier coordinator writes after a later one."""
-        ids, name = (meta.producer_id, meta.producer_epoch - 1), self.facts.name
+    def _end(self, meta: BatchMeta, committed: bool, coordinator_epoch: int, is_blind: bool) -> None:
+        """S32: a transaction has one marker, of the outcome that is committed at its coordinator by then.
+
+        By the first version its marker may be repeated, and an earlier one may have had the same epoch.
+        S36: no earlier coordinator writes after a later one.
+        """
+        ids, name = (meta.producer_id, meta.producer_epoch), self.facts.name
         known = self._coordinators.get(meta.producer_id, -1)
         require(coordinator_epoch >= known or is_blind, "S36", f"{name}: {meta} after coordinator {known}")
         self._coordinators[meta.producer_id] = coordinator_epoch
-        epoch, _ = self.open.pop(meta.producer_id, (ids[1], -1))
-        require(epoch == ids[1], "S32", f"{name}: {meta} ends the transaction of epoch {epoch}")
-        require(ids not in self.ended or is_blind, "S32", f"{name}: {meta} is another marker of {ids}")
-        self.ended[ids] = committed
-        self.told.decided(ids, committed, name)
-
-    def is_complete(self, ids: Ids) -> None:
-        """S32: where a coordinator says that all partitions have their markers, this one has it."""
-        epoch, _ = self.open.get(ids[0], (-1, -1))
+        decided = self.told.decided.get(ids, [])
+        require(bool(decided), "S32", f"{name}: {meta}, and no coordinator has decided anything")
+        outcomes = [each.status.is_committed for each in decided]
+        require(committed in outcomes, "S32", f"{name}: {meta}, and its coordinator has decided otherwise")
+        is_again = ids in self._marked and all(each.client_version > FIRST_VERSION for each in decided)
+        require(not is_again or is_blind, "S32", f"{name}: {meta} is there twice")
+        self._marked.add(ids)
+        intent = self.open.pop(meta.producer_id, None)
+        if intent is None:
+            return
         require(
-            epoch != ids[1], "S32", f"{self.facts.name}: no marker of {ids}, which is said to be complete"
+            committed == outcomes[-1], "S32", f"{name}: {meta}, and its coordinator has decided otherwise"
         )
+        epoch = meta.producer_epoch - (decided[-1].client_version > FIRST_VERSION)
+        require(epoch == intent.ids[1], "S32", f"{name}: {meta} ends {intent}")
+        self.ended[intent] = committed
+        self.told.marked(intent, committed, name)
+
+    def is_complete(self, producer_id: int) -> None:
+        """S32: where a coordinator says that all partitions have their markers, this one has it."""
+        open_one = self.open.get(producer_id)
+        require(open_one is None, "S32", f"{self.facts.name}: no marker of {open_one}, said to be complete")
 
 
 def left_out(aborted: Mapping[int, list[int]], batches: list[BatchMeta]) -> list[bool]:

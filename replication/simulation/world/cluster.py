@@ -29,8 +29,7 @@ from ..driver.coordinators import Coordinators, internal_topics
 from ..driver.fetches import BATCH_SIZE, FETCH_WAIT, LARGEST, Fetches
 from ..driver.hosting import Hosting
 from ..driver.requests import Requests
-from ..driver.transactions import SETTINGS as TRANSACTIONS
-from ..driver.transactions import Transactions
+from ..driver.transactions import Transactions, coordinator_settings
 from ..errors import require
 from ..faults.pauses import FETCH_BACKOFF, Pauses
 from ..faults.traps import ELECTION, Traps
@@ -421,7 +420,7 @@ class Cluster(Hosting):
             replica_socket_timeout=FETCH_TIMEOUT,
             unclean_recovery_timeout=RECOVERY_TIMEOUT,
             groups=GROUPS,
-            transactions=TRANSACTIONS,
+            transactions=coordinator_settings(self.settings),
             leader_silence_timeout=self.settings.silence,
             # With transactions the nodes differ: one learns of several leaderships in one turn.
             told_at_a_time=100 if self.settings.transactions and node.id % 2 == 0 else 2,

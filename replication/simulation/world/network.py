@@ -286,10 +286,7 @@ class Network:
     def _refused(self, question: Question) -> None:
         """A node of an earlier version has said that it knows no such request."""
         node, number = question.link.dialler, question.asked.question
-        if (
-            node.process == question.link.dialler_process
-            and self._wires[node.id].questions.get(number) is question
-        ):
+        if self.is_awaited(question):
             del self._wires[node.id].questions[number]
             self._cluster.tell(node, ev.AskFailed(question=number, reason="no request of this kind is known"))
 
@@ -305,6 +302,12 @@ class Network:
             peer = question.link.peer
             told = partial(self._cluster.tell, peer, ev.Cancelled(question))
             self._cluster.send(node.id, peer, told)
+
+    def is_awaited(self, question: Question) -> bool:
+        """Whether the process that has asked still waits for the answer."""
+        node = question.link.dialler
+        waiting = self._wires[node.id].questions.get(question.asked.question)
+        return node.process == question.link.dialler_process and waiting is question
 
     def answer(self, question: Question, message: object, payload: ModelPayload) -> None:
         """Send an answer; whoever asked may have given the question up."""

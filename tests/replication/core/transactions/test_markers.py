@@ -82,6 +82,29 @@ def test_only_a_view_that_must_know_of_it_says_that_a_topic_is_gone() -> None:
     assert host.value.status is Status.COMPLETE_COMMIT
 
 
+def test_a_topic_that_is_made_again_within_a_transaction_is_not_gone_by_a_view_of_before() -> None:
+    host = Coordinator(b=2)
+    host.init()
+    host.add(500, 0, "a", view_revision=5)
+    host.add(500, 0, "a", view_revision=9)
+    host.end(500, 0)
+    host.see({"b": 2}, 8)
+    assert host.value.status is Status.PREPARE_COMMIT, "by this view it was deleted, and not yet made again"
+    host.see({"b": 2}, 9)
+    assert host.value.status is Status.COMPLETE_COMMIT
+
+
+def test_a_node_that_does_not_know_a_partition_is_asked_again() -> None:
+    host = ending("a")
+    sent = host.last_sent()
+    host.answer(sent, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    host.pass_time(1.0)
+    again = host.last_sent()
+    assert (again is not sent, host.value.status) == (True, Status.PREPARE_COMMIT)
+    host.answer(again)
+    assert host.value.status is Status.COMPLETE_COMMIT
+
+
 def test_after_a_move_the_next_coordinator_goes_on_with_the_markers() -> None:
     host = ending("a", "b")
     old = host.outward[-1]

@@ -1,4 +1,4 @@
-"""Planted errors outside of what the simulator of transactions plays: in files, and in readers.
+"""Planted errors of transactions that the simulator does not play, or too seldom: in files, readers and views.
 
 Each names a test that must fail while it is planted.
 """
@@ -14,16 +14,24 @@ from typing import Any
 import attrs
 import trio
 import trio.testing
+from msgspec import structs
 
 from insync.replication.client.consumer import _fetcher, _isolation
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.partition import events as ev
+from insync.replication.core.partition.transaction_gate import TransactionGate
+from insync.replication.core.transactions.marker_queue import MarkerQueue, MarkersAnswered
+from insync.replication.core.transactions.shard import TransactionCoordinator
 from insync.storage import disk_log
 from insync.storage._transactions import Transactions
 from insync.storage.compaction import _cleaner, _compaction
 from tests.replication.client.consumer import test_isolation
+from tests.replication.core.partition import test_transaction_gate
+from tests.replication.core.transactions import test_markers
 from tests.storage import test_transaction_model, test_transactions
 from tests.storage.building import open_disk
 
-from ..registry import Patch, Registry
+from .registry import Patch, Registry
 
 REGISTRY = Registry()
 SHOWN: dict[str, Callable[[], None]] = {}
@@ -160,7 +168,7 @@ def _(patch: Patch) -> None:
 
 
 @mutant(
-    "TZ48",
+    "TZ53",
     "a compacted index still names aborted transactions whose markers are gone",
     partial(
         _with_a_log,
@@ -172,3 +180,80 @@ def _(patch: Patch) -> None:
 )
 def _(patch: Patch) -> None:
     patch.setattr(_compaction.Pass, "ended", lambda self, aborted: list(aborted))
+
+
+@mutant(
+    "TZ12",
+    "a partition counts as deleted by a view from before its creation",
+    test_markers.test_only_a_view_that_must_know_of_it_says_that_a_topic_is_gone,
+)
+def _(patch: Patch) -> None:
+    right = MarkerQueue._target
+
+    def target(self: MarkerQueue, name: Any, view: Any) -> int | None:
+        if view.leader(*name[1]) is None:
+            self._done(name)
+            return None
+        return right(self, name, view)
+
+    patch.setattr(MarkerQueue, "_target", target)
+
+
+@mutant(
+    "TZ14",
+    "a partition counts as done when its node does not know it (redpanda#7061)",
+    test_markers.test_a_node_that_does_not_know_a_partition_is_asked_again,
+)
+def _(patch: Patch) -> None:
+    right = MarkerQueue.answered
+
+    def answered(self: MarkerQueue, event: MarkersAnswered, now: float) -> None:
+        done = tuple(
+            structs.replace(each, error=0) if each.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else each
+            for each in event.outcomes
+        )
+        right(self, MarkersAnswered(event.attempt, done), now)
+
+    patch.setattr(MarkerQueue, "answered", answered)
+
+
+@mutant(
+    "TZ44",
+    "an answer to the question of an earlier leadership counts",
+    test_transaction_gate.test_nor_does_one_to_an_earlier_leadership,
+)
+def _(patch: Patch) -> None:
+    right = TransactionGate.on_answered
+
+    def on_answered(self: TransactionGate, event: ev.AddAnswered) -> None:
+        asked = self._asked.get(event.producer_id)
+        if asked is not None:
+            event = structs.replace(event, leader_epoch=self._role.epoch, attempt=asked.attempt)
+        right(self, event)
+
+    patch.setattr(TransactionGate, "on_answered", on_answered)
+
+
+@mutant(
+    "TZ51",
+    "a partition that is added again is not known to be newer than when it was first added",
+    test_markers.test_a_topic_that_is_made_again_within_a_transaction_is_not_gone_by_a_view_of_before,
+)
+def _(patch: Patch) -> None:
+    def seen(self: TransactionCoordinator, message: Any) -> None:
+        there = self._revisions.setdefault(message.transactional_id, {})
+        for each in getattr(message, "partitions", ()):
+            there.setdefault((each.topic, each.partition), message.view_revision)
+
+    patch.setattr(TransactionCoordinator, "_seen", seen)
+
+
+@mutant(
+    "TZ52",
+    "a shard writes the offsets that it was admitted to write, whatever marker came meanwhile",
+    partial(
+        test_transaction_gate.test_what_a_shard_writes_too_late_is_refused_also_within_the_epoch, is_open=True
+    ),
+)
+def _(patch: Patch) -> None:
+    patch.setattr(TransactionGate, "_may_write", lambda self, batch, entry: True)

@@ -1,4 +1,4 @@
-"""The planted errors. None touches the simulator: what it models is right."""
+"""Errors in what transactions are: their epochs, their partitions, their markers, and what readers get of them."""
 
 from __future__ import annotations
 
@@ -20,19 +20,14 @@ from insync.replication.core.transactions.marker_queue import MarkerQueue
 from insync.replication.core.transactions.records import Status, TransactionValue
 from insync.replication.core.transactions.shard import TransactionCoordinator
 
-from ..registry import Patch, Registry
-
-SEEDS = 5_000
-REGISTRY = Registry()
-mutant = REGISTRY.mutant
-
+from .catalogue import Patch, mutant
 
 # Epochs
 
 
 @mutant("TZ1", "an end does not raise the epoch, so a late end ends the next transaction (KAFKA-17754)")
 def _(patch: Patch) -> None:
-    def prepare(now: TransactionValue, committed: bool, last: int, fresh: int | None, wall: int) -> Any:
+    def prepare(now: TransactionValue, committed: bool, last: int, supply: Any, wall: int) -> Any:
         status = Status.PREPARE_COMMIT if committed else Status.PREPARE_ABORT
         return structs.replace(now, status=status, last_update_ms=wall, last_epoch=last)
 
@@ -41,7 +36,7 @@ def _(patch: Patch) -> None:
 
 @mutant("TZ16", "epochs continue past the last one (KAFKA-20090)")
 def _(patch: Patch) -> None:
-    patch.setattr(transaction_epochs, "LAST_EPOCH", 1 << 20)
+    patch.setattr(transaction_epochs, "_is_at_its_end", lambda now, supply: False)
 
 
 @mutant("TZ21", "a commit that arrives after the timeout's abort is answered as carried out (KAFKA-20785)")
@@ -74,21 +69,19 @@ def _(patch: Patch) -> None:
     patch.setattr(TransactionCoordinator, "_is_late", lambda self, name, clock: False)
 
 
-@mutant("TZ18", "a producer that continues with outdated ids is admitted (KIP-360)", "T3")
+@mutant("TZ18", "a producer that continues with outdated ids is admitted (KIP-360)")
 def _(patch: Patch) -> None:
     right = transaction_epochs.init
 
     def init(
-        now: TransactionValue | None, timeout_ms: int, expected: Any, fresh_id: int | None, wall_ms: int
+        now: TransactionValue | None, timeout_ms: int, expected: Any, supply: Any, wall_ms: int
     ) -> Outcome:
-        return right(now, timeout_ms, None, fresh_id, wall_ms)
+        return right(now, timeout_ms, None, supply, wall_ms)
 
     patch.setattr(transaction_epochs, "init", init)
 
 
-@mutant(
-    "TZ38", "a producer that was late once is aborted later, whatever is open by then (redpanda#18120)", "T14"
-)
+@mutant("TZ38", "a producer that was late once is aborted later, whatever is open by then (redpanda#18120)")
 def _(patch: Patch) -> None:
     right = TransactionCoordinator.tick
 
@@ -154,7 +147,7 @@ def _(patch: Patch) -> None:
     patch.setattr(transaction_epochs, "structs", type("Structs", (), {"replace": staticmethod(replace)}))
 
 
-@mutant("TZ15", "a load loses the last epoch and the next producer id (KAFKA-20310, 20357)", "TL4", "T9")
+@mutant("TZ15", "a load loses the last epoch and the next producer id (KAFKA-20310, 20357)")
 def _(patch: Patch) -> None:
     right = TransactionCoordinator.apply
 
@@ -180,16 +173,16 @@ def _(patch: Patch) -> None:
     patch.setattr(TransactionCoordinator, "_write", write)
 
 
-@mutant("TZ19", "a repeated end raises the epoch again", "TL4", "T9")
+@mutant("TZ19", "a repeated end raises the epoch again")
 def _(patch: Patch) -> None:
     right = transaction_epochs.end
 
     def end(
-        now: Any, producer_id: int, epoch: int, committed: bool, version: int, fresh: Any, wall: int
+        now: Any, producer_id: int, epoch: int, committed: bool, version: int, supply: Any, wall: int
     ) -> Any:
-        outcome = right(now, producer_id, epoch, committed, version, fresh, wall)
+        outcome = right(now, producer_id, epoch, committed, version, supply, wall)
         if isinstance(outcome, Told) and now.status.is_idle:
-            bumped = transaction_epochs._bumped(now, epoch, fresh, wall)
+            bumped = transaction_epochs._bumped(now, epoch, supply, wall)
             return outcome if bumped is None else transaction_epochs.Changed(bumped)
         return outcome
 
@@ -218,7 +211,7 @@ def _(patch: Patch) -> None:
     patch.setattr(TransactionGate, "is_open_for", is_open_for)
 
 
-@mutant("TZ3", "a grant outlives the marker that precedes its use (KAFKA-14884)", "T5")
+@mutant("TZ3", "a grant outlives the marker that precedes its use (KAFKA-14884)")
 def _(patch: Patch) -> None:
     def mark(self: TransactionGate, event: ev.Produce) -> None:
         self._role.append(event)
@@ -233,7 +226,7 @@ def _(patch: Patch) -> None:
     )
 
 
-@mutant("TZ20", "the producer id is checked before the end in progress (KAFKA-18660)", "TL4")
+@mutant("TZ20", "the producer id is checked before the end in progress (KAFKA-18660)")
 def _(patch: Patch) -> None:
     right = transaction_epochs.add
 
@@ -257,7 +250,7 @@ def _(patch: Patch) -> None:
     patch.setattr(TransactionCoordinator, "_write", write)
 
 
-@mutant("TZ35", "a batch outside transactions is accepted in the middle of one", "T1")
+@mutant("TZ35", "a batch outside transactions is accepted in the middle of one")
 def _(patch: Patch) -> None:
     right = ProducerTable.check
 
@@ -320,7 +313,7 @@ def _(patch: Patch) -> None:
     patch.setattr(MarkerQueue, "_look", look)
 
 
-@mutant("TZ7", "a marker is answered before it is committed", "T6", "TL2")
+@mutant("TZ7", "a marker is answered before it is committed")
 def _(patch: Patch) -> None:
     right = TransactionGate._mark
 
@@ -328,27 +321,6 @@ def _(patch: Patch) -> None:
         right(self, structs.replace(event, acks=0))
 
     patch.setattr(TransactionGate, "_mark", mark)
-
-
-@mutant(
-    "TZ14",
-    "a partition counts as done when its node does not know it (redpanda#7061)",
-    "T5",
-    "T6",
-    "T7",
-    "TL2",
-)
-def _(patch: Patch) -> None:
-    right = MarkerQueue.answered
-
-    def answered(self: MarkerQueue, event: Any, now: float) -> None:
-        done = tuple(
-            structs.replace(each, error=0) if each.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else each
-            for each in event.outcomes
-        )
-        right(self, marker_queue.MarkersAnswered(event.attempt, done), now)
-
-    patch.setattr(MarkerQueue, "answered", answered)
 
 
 @mutant("TZ8", "a late marker of the same epoch ends the next transaction (KAFKA-19446)")
@@ -366,7 +338,7 @@ def _(patch: Patch) -> None:
     patch.setattr(transaction_epochs, "_prepared", prepared)
 
 
-@mutant("TZ50", "a grant outlives the marker of an end by the first version", "T5", "T6", "T7", "TL2")
+@mutant("TZ50", "a grant outlives the marker of an end by the first version")
 def _(patch: Patch) -> None:
     def mark(self: TransactionGate, event: ev.Produce) -> None:
         asked = self._asked.get(event.batch.producer_id)
@@ -412,19 +384,6 @@ def _(patch: Patch) -> None:
     patch.setattr(MarkerQueue, "_target", target)
 
 
-@mutant("TZ12", "a partition counts as deleted by a view from before its creation")
-def _(patch: Patch) -> None:
-    right = MarkerQueue._target
-
-    def target(self: MarkerQueue, name: Any, view: Any) -> int | None:
-        if view.leader(*name[1]) is None:
-            self._done(name)
-            return None
-        return right(self, name, view)
-
-    patch.setattr(MarkerQueue, "_target", target)
-
-
 @mutant("TZ13", "the next coordinator does not continue sending the markers (KAFKA-16352)")
 def _(patch: Patch) -> None:
     right = TransactionCoordinator.activate
@@ -457,19 +416,6 @@ def _(patch: Patch) -> None:
         right(self, marker_queue.MarkersAnswered(event.attempt, done), now)
 
     patch.setattr(MarkerQueue, "answered", answered)
-
-
-@mutant("TZ44", "an answer to the question of an earlier leadership counts")
-def _(patch: Patch) -> None:
-    right = TransactionGate.on_answered
-
-    def on_answered(self: TransactionGate, event: ev.AddAnswered) -> None:
-        asked = self._asked.get(event.producer_id)
-        if asked is not None:
-            event = structs.replace(event, leader_epoch=self._role.epoch, attempt=asked.attempt)
-        right(self, event)
-
-    patch.setattr(TransactionGate, "on_answered", on_answered)
 
 
 # Reading
@@ -510,7 +456,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ProducerTable, "__init__", init)
 
 
-@mutant("TZ33", "an open transaction is lost when a log is read again (KAFKA-5435)", "T4", "T5", "T7")
+@mutant("TZ33", "an open transaction is lost when a log is read again (KAFKA-5435)")
 def _(patch: Patch) -> None:
     right = ProducerTable.__init__
 
@@ -520,7 +466,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ProducerTable, "__init__", init)
 
 
-@mutant("TZ46", "a marker that may still be truncated is forgotten when a log is read again", "T4")
+@mutant("TZ46", "a marker that may still be truncated is forgotten when a log is read again")
 def _(patch: Patch) -> None:
     right = ProducerTable.__init__
     patch.setattr(ProducerTable, "__init__", lambda self, entries=(), ended=(): right(self, entries))
