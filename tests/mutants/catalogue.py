@@ -44,5 +44,5 @@ mutant = _REGISTRY.mutant
 def load() -> dict[str, Mutant]:
     """All mutants by name."""
     for file in _FILES:
-        import_module(f"{__package__}.{file}")
+        import_module(f"{__package__}.planted.{file}")
     return MUTANTS

@@ -29,6 +29,10 @@ QUICK = (
     "K10",
 )
 
+RARE = ("K250", "TZ3", "TZ45", "TZ50")
+"""Errors of transactions that take hundreds of seeds."""
+OF_TRANSACTIONS = [each.name for each in load().values() if each.is_of_transactions and each.name not in RARE]
+
 STATE = ("Z1", "Z9", "Z28", "Z30", "Z53")
 """Those that leave the cluster in a state that is wrong by itself."""
 
@@ -40,6 +44,12 @@ def test_the_first_seed_is_clean_without_a_mutant() -> None:
 @pytest.mark.parametrize("name", slow_but(QUICK, "Z13", "Z18", "Z53", "K9"))
 def test_it_is_noticed(name: str) -> None:
     found = hunt(name, Limits(end=20))
+    assert found.caught, f"{name} ({found.title}) went unnoticed for {found.events} events"
+
+
+@pytest.mark.parametrize("name", slow_but(OF_TRANSACTIONS, "K254", "TZ2", "TZ16", "TZ27"))
+def test_an_error_of_transactions_is_noticed(name: str) -> None:
+    found = hunt(name, Limits(end=60))
     assert found.caught, f"{name} ({found.title}) went unnoticed for {found.events} events"
 
 

@@ -69,7 +69,7 @@ class Told:
     latest: dict[Ids, Intent] = attrs.Factory(dict)
     """The transaction that was last begun with the ids."""
     values: dict[str, TransactionValue | None] = attrs.Factory(dict)
-    """What coordinators have committed of each transactional id; None of one that has expired."""
+    """The last that coordinators have committed of each transactional id; None of one that has expired."""
     decided: dict[Ids, list[TransactionValue]] = attrs.Factory(dict)
     """The outcomes that coordinators have committed, by the producer id and epoch of their markers."""
     expired: set[str] = attrs.Factory(set)

@@ -26,6 +26,7 @@ from insync.replication.simulation.oracles.transactions import (
 )
 from insync.replication.simulation.settings import INTERNAL
 
+SEEDS = 60
 TOPICS = (Topic(name="t", partitions=2), *(Topic(name=each, partitions=2) for each in INTERNAL))
 PLAIN = Settings(faults=(), moves=0.0, reassignments=0.0, changes=0.0, topics=TOPICS, transactions=2)
 
@@ -81,6 +82,20 @@ def test_seeds_have_clients_of_both_versions_few_epochs_and_ids_that_expire() ->
     one.play()
     used = {each.versions for each in one.cluster.transactions.transactors}
     assert used == {(1,), (2,), (1, 2)}
+
+
+@pytest.mark.slow
+def test_no_promise_is_broken_in_any_of_some_seeds_that_host_them() -> None:
+    runs = [Run(seed, Settings.swarm(seed, transactions=True)) for seed in range(SEEDS)]
+    for one in runs:
+        one.play()
+    kept = [one.cluster.transactions for one in runs]
+    assert sum(each.committed for each in kept) > 5 * SEEDS
+    assert sum(each.aborted for each in kept) > 5 * SEEDS
+    assert sum(each.reads for each in kept) > 5 * SEEDS
+    told = [intent for each in kept for intent in each.told.intents.values()]
+    assert {intent.ids[1] for intent in told} > {0, 1, 2, 3, 4}
+    assert any(each.told.expired for each in kept)
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ from insync.replication.core.partition.log_state import LogState
 from insync.replication.core.partition.replica import Replica
 from insync.replication.core.types import NO_LEADER
 
+from ..catalogue import Patch, mutant
 from .calls import telling
-from .catalogue import Patch, mutant
 
 
 @mutant("Z31", "elect one of the last known eligible replicas before all of them are back (KAFKA-19522)")

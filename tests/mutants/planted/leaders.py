@@ -17,8 +17,8 @@ from insync.replication.core.partition.leader import LeaderRole
 from insync.replication.core.partition.purgatory import Parked, ProducePurgatory
 from insync.replication.core.partition.replica import Replica
 
+from ..catalogue import Patch, mutant
 from .calls import telling
-from .catalogue import Patch, mutant
 
 
 @mutant("Z3", "serve a fetch of another leader epoch (KIP-320)")

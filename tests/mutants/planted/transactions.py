@@ -20,7 +20,7 @@ from insync.replication.core.transactions.marker_queue import MarkerQueue
 from insync.replication.core.transactions.records import Status, TransactionValue
 from insync.replication.core.transactions.shard import TransactionCoordinator
 
-from .catalogue import Patch, mutant
+from ..catalogue import Patch, mutant
 
 # Epochs
 

@@ -22,7 +22,7 @@ from insync.replication.core.partition.log_state import LogState
 from insync.replication.core.partition.replica import Replica
 from insync.replication.core.types import CONSUMER, PartitionId
 
-from .catalogue import Patch, mutant
+from ..catalogue import Patch, mutant
 
 
 @mutant("Z12", "keep the epochs when a truncation removes nothing (KAFKA-10706)")

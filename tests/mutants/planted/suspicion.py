@@ -13,7 +13,7 @@ from insync.replication.core.broker.membership.suspicion import Suspicion
 from insync.replication.core.control.records import node_key
 from insync.replication.core.store_transaction import AtVersion, Seen, Transaction
 
-from .catalogue import Patch, mutant
+from ..catalogue import Patch, mutant
 
 
 @mutant("K220", "declare a node silent that is silent to one of its watchers")

@@ -18,7 +18,7 @@ from insync.replication.core.broker.fetching.serving import Serving
 from insync.replication.core.errors import ErrorCode
 from insync.replication.simulation.driver.fetches import Peer
 
-from .catalogue import Patch, mutant
+from ..catalogue import Patch, mutant
 
 
 @mutant("K90", "do not reopen the questions of a lost answer")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from insync.replication.core.control.view import ClusterView
 
-from .catalogue import Patch, mutant
+from ..catalogue import Patch, mutant
 
 
 @mutant("K26", "treat a node that is about to stop as one that stays (KIP-841)")

@@ -13,7 +13,7 @@ from insync.replication.core.coordination.contact import Contact
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition.leader import LeaderRole
 
-from .catalogue import Patch, mutant
+from ..catalogue import Patch, mutant
 
 
 @mutant("K190", "trust the high watermark before it has reached the start of the epoch")

@@ -16,8 +16,8 @@ from insync.replication.core.partition.log_state import LogState
 from insync.replication.core.partition.purgatory import ParkedDeletion
 from insync.replication.core.types import EndedTransaction, EpochEntry, ProducerEntry
 
+from ..catalogue import Patch, mutant
 from .calls import telling
-from .catalogue import Patch, mutant
 
 
 @mutant("Z35", "delete above the high watermark (KAFKA-5634)")

@@ -13,7 +13,7 @@ from insync.replication.core.control.controller import Controller
 from insync.replication.core.control.records import CONTROLLER_EPOCH_KEY, PartitionRecord, Versioned
 from insync.replication.core.partition.replica import Replica
 
-from .catalogue import Patch, mutant
+from ..catalogue import Patch, mutant
 
 
 @mutant("Z29", "keep replicas eligible although the ISR is at its minimum (KIP-966)")

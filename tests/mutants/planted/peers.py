@@ -6,7 +6,7 @@ from typing import Any
 
 from insync.replication.core.broker.membership import peers
 
-from .catalogue import Patch, mutant
+from ..catalogue import Patch, mutant
 
 Round = peers._Round
 

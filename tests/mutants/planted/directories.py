@@ -12,7 +12,7 @@ from insync.replication.core.broker.membership.registration import Evidence, Hel
 from insync.replication.core.control.records import PartitionRecord
 from insync.replication.core.control.view import ClusterView, Standing
 
-from .catalogue import Patch, mutant
+from ..catalogue import Patch, mutant
 
 
 @mutant("K40", "count a replica as alive although its log directory is offline")

@@ -13,7 +13,7 @@ from insync.replication.core.broker.membership.registration import Membership
 from insync.replication.core.control.records import PartitionRecord
 from insync.replication.core.types import NO_LEADER, PartitionId
 
-from .catalogue import Patch, mutant
+from ..catalogue import Patch, mutant
 
 
 @mutant("K160", "check no log that a follower doubts")

@@ -20,7 +20,7 @@ from insync.replication.core.control.records import IncarnationRecord, incarnati
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.store_transaction import SameValue, Seen, Transaction
 
-from .catalogue import Patch, mutant
+from ..catalogue import Patch, mutant
 
 
 @mutant("K15", "register against records other than those that the proof was made for")

@@ -18,8 +18,8 @@ from insync.replication.core.partition.isr_change import IsrChange
 from insync.replication.core.partition.leader import LeaderRole
 from insync.replication.core.partition.replica import Replica
 
+from ..catalogue import Patch, mutant
 from .calls import telling
-from .catalogue import Patch, mutant
 
 
 def _join_whether_or_not_caught_up(patch: Patch) -> None:

@@ -12,7 +12,7 @@ from insync.replication.core.broker.fetching.following import Following
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.types import PartitionId
 
-from .catalogue import Patch, mutant
+from ..catalogue import Patch, mutant
 
 Leader = following._Leader
 

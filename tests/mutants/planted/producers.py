@@ -8,7 +8,7 @@ from insync.replication.core.messages import DescribeProducersResult
 from insync.replication.core.partition.producers import ProducerTable, SequenceVerdict
 from insync.replication.core.types import BatchMeta
 
-from .catalogue import Patch, mutant
+from ..catalogue import Patch, mutant
 
 
 @mutant("K30", "let a producer continue after another has taken over its name (KIP-360)")

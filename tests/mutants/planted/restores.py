@@ -14,7 +14,7 @@ from insync.replication.core.recovery import repair
 from insync.replication.core.recovery.repair import FoundLog
 from insync.replication.core.types import NO_LEADER
 
-from .catalogue import Patch, mutant
+from ..catalogue import Patch, mutant
 
 
 @mutant("K170", "start in a store that is older than the folder's knowledge of it")

@@ -9,7 +9,7 @@ from insync.replication.core.broker.producing.producing import Producing
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.types import PartitionId
 
-from .catalogue import Patch, mutant
+from ..catalogue import Patch, mutant
 
 
 @mutant("K140", "answer a request once for each partition that becomes known")

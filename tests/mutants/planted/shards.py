@@ -12,7 +12,7 @@ from insync.replication.core.coordination import shard_events as sev
 from insync.replication.core.partition.leader import LeaderRole
 from insync.replication.core.types import PartitionId
 
-from .catalogue import Patch, mutant
+from ..catalogue import Patch, mutant
 
 
 @mutant("K230", "prove that nobody else leads a group's partition by its ISR alone")

@@ -18,7 +18,7 @@ from insync.replication.core.transactions.marker_queue import MarkerQueue, Marke
 from insync.replication.core.transactions.records import Status
 from insync.replication.core.transactions.shard import TransactionCoordinator
 
-from .catalogue import Patch, mutant
+from ..catalogue import Patch, mutant
 
 
 @mutant("K250", "report a marker to the shard of the former role, in the turn in which a leadership begins")

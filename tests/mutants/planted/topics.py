@@ -19,7 +19,7 @@ from insync.replication.core.partition.leader import LeaderRole
 from insync.replication.core.partition.replica import Replica
 from insync.replication.core.store_transaction import Seen
 
-from .catalogue import Patch, mutant
+from ..catalogue import Patch, mutant
 
 
 @mutant("K80", "change the minimum ISR and leave the eligible replicas as they are (KIP-966)")

@@ -13,7 +13,7 @@ from insync.replication.core.broker.membership.registration import Membership
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.store_transaction import Seen
 
-from .catalogue import Patch, mutant
+from ..catalogue import Patch, mutant
 
 
 def _as_known(seen: Mapping[str, Seen]) -> dict[str, Seen]:

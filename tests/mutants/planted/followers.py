@@ -16,8 +16,8 @@ from insync.replication.core.partition.log_state import LogState
 from insync.replication.core.partition.producers import ProducerTable
 from insync.replication.core.partition.replica import Replica
 
+from ..catalogue import Patch, mutant
 from .calls import telling
-from .catalogue import Patch, mutant
 
 
 @mutant("Z1", "truncate to the high watermark on becoming follower (KIP-101)")
