@@ -419,6 +419,7 @@ class Producer:
     def _commit_offsets(self, tries: int) -> None:
         there = self._cluster.coordinators.partition_of(self._owner.group)
         if not self._places() or there is None:
+            self._fail()  # an earlier try may still come
             self._then(self._step)
             return
         version = self._dice.choice(self._versions)
@@ -427,6 +428,7 @@ class Producer:
     def _commit_offsets_by(self, version: int, there: PartitionId, tries: int) -> None:
         cluster, owner, places = self._cluster, self._owner, self._places()
         if not places:
+            self._fail()
             self._then(self._step)
             return
         self._machine.is_used = True

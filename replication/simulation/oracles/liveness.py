@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...core.control.records import PartitionRecord
+from ...core.coordination.routing import TRANSACTION_TOPIC
 from ...core.types import NO_LEADER
 from ..clients.plain import Producer
 from ..errors import require
@@ -108,8 +109,8 @@ def _check_partition(cluster: Cluster, record: PartitionRecord, without: int | N
         require(False, "L1", f"node {record.leader} does not lead: {record}")
         return
     require(leader.leader.change.pending is None, "L4", leader.leader.change.pending)
-    if len(record.isr) < record.min_isr or (without is not None and cluster.transactions.unfinished):
-        return  # a transaction that waits for the absent node writes on, here too
+    if len(record.isr) < record.min_isr or _is_written_on(cluster, record, without):
+        return
     for member in members:
         replica = replicas.get(member)
         if replica is None:
@@ -120,6 +121,12 @@ def _check_partition(cluster: Cluster, record: PartitionRecord, without: int | N
         require(ends == expected, "L3", f"{record.id} on {member}: {replica.log}, leader: {leader.log}")
         behind = replica.log.log_start_offset < leader.log.log_start_offset
         require(not behind, "L2", f"{record.id} on {member} keeps what is deleted: {replica.log}")
+
+
+def _is_written_on(cluster: Cluster, record: PartitionRecord, without: int | None) -> bool:
+    """Whether something may just be written: by a transaction that waits for the absent node, or of expired ids."""
+    waits = without is not None and cluster.transactions.unfinished
+    return bool(waits) or (cluster.settings.expires > 0 and record.topic == TRANSACTION_TOPIC)
 
 
 def leaderships(cluster: Cluster) -> list[tuple[int, int]]:
