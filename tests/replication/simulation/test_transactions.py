@@ -114,7 +114,7 @@ def test_as_transactions_end_their_coordinators_are_killed_and_lead_elsewhere() 
 
 
 class Story:
-    """What is told of the transactional id `x`, with producer id 7; `decide`: its coordinator has committed it."""
+    """The answers about one transactional id, `x`, with producer id 7, and the logs of its transactions."""
 
     def __init__(self) -> None:
         self.told = Told(10)
@@ -126,6 +126,7 @@ class Story:
         return TransactionLog(self.told, PartitionFacts(name, "t", 1))
 
     def decide(self, epoch: int, status: Status, version: int = 2) -> None:
+        """Its coordinator commits a state."""
         value = TransactionValue(
             producer_id=7,
             producer_epoch=epoch,
@@ -174,17 +175,11 @@ def story() -> Story:
     return found
 
 
-def _marked(story: Story) -> tuple[TransactionLog, Intent]:
-    """A transaction in a log, with its marker."""
+def test_a_marker_comes_once_and_nothing_of_the_transaction_comes_behind_it(story: Story) -> None:
     log, intent = story.log(), story.begin(0)
     story.write(log, intent)
     story.decide(1, Status.PREPARE_COMMIT)
     story.mark(log, 1, True)
-    return log, intent
-
-
-def test_a_marker_comes_once_and_nothing_of_the_transaction_comes_behind_it(story: Story) -> None:
-    log, intent = _marked(story)
     with pytest.raises(Violated, match=r"S32.* there twice"):
         story.mark(log, 1, True)
     with pytest.raises(Violated, match=r"S32.* behind the marker"):
@@ -192,16 +187,19 @@ def test_a_marker_comes_once_and_nothing_of_the_transaction_comes_behind_it(stor
 
 
 def test_by_the_first_version_it_may_come_again_and_later_ones_have_the_same_epoch(story: Story) -> None:
-    log, intent = story.log(), story.begin(0)
+    log, other, intent = story.log(), story.log("t-1"), story.begin(0)
     story.write(log, intent)
     story.decide(0, Status.PREPARE_COMMIT, version=1)
     story.mark(log, 0, True)
     story.mark(log, 0, True)
     after = story.begin(0)
     story.write(log, after, "after")
+    story.write(other, after)
     with pytest.raises(Violated, match=r"S32.* decided otherwise"):
         story.mark(log, 0, False)
     story.decide(0, Status.PREPARE_ABORT, version=1)
+    with pytest.raises(Violated, match=r"S32.* decided otherwise"):
+        story.mark(other, 0, True)
     story.mark(log, 0, False)
     assert (intent.outcome, after.outcome) == (True, False)
 

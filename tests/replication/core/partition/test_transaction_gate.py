@@ -331,10 +331,11 @@ def test_what_a_shard_writes_too_late_is_refused_also_within_the_epoch(is_open: 
     assert (appends(effects), errors(effects)) == (0, {late: ErrorCode.INVALID_TXN_STATE})
 
 
-def test_a_shard_writes_once_for_each_admission_until_its_transaction_is_open() -> None:
+def test_a_shard_writes_from_its_admission_on_until_a_marker_comes() -> None:
     lead = Gate()
     admit = ev.Admit(request_id=5, producer_id=P, producer_epoch=0, transaction=FIRST_VERSION, deadline=9.0)
     lead.answer(lead.step(admit))
+    assert appends(lead.offsets(1)[1]) == 0, "that is another transaction"
     assert [appends(lead.offsets(epoch)[1]) for epoch in (0, 0)] == [1, 1]
     lead.marker(0, transaction=FIRST_VERSION)
     assert appends(lead.offsets(0)[1]) == 0

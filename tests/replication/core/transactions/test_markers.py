@@ -87,6 +87,7 @@ def test_a_topic_that_is_made_again_within_a_transaction_is_not_gone_by_a_view_o
     host.init()
     host.add(500, 0, "a", view_revision=5)
     host.add(500, 0, "a", view_revision=9)
+    host.add(500, 0, "a", view_revision=7)
     host.end(500, 0)
     host.see({"b": 2}, 8)
     assert host.value.status is Status.PREPARE_COMMIT, "by this view it was deleted, and not yet made again"
