@@ -94,8 +94,8 @@ class Settings:
     the internal topic that keeps them. `transactions`: how many transactional ids there are; with any the nodes
     coordinate them, in internal topics of both kinds. `last_epoch`: of each of their producer ids; `expires`: after
     how many seconds without use they are forgotten, 0 for never. `lull_at`, `lull_for`: when nobody begins to write
-    for a while, so that whoever comes back has all that there is. `strength`: how often, as a part of the usual,
-    the faults come that are drawn apart, and leaders stand still at a bad moment.
+    for a while, so that a node that comes back has all that there is. `strength`: the part of their usual rate at
+    which the faults come that are drawn apart, and leaders stand still at a bad moment.
     """
 
     nodes: int = 3

@@ -28,7 +28,7 @@ ROOMS = ("broker", "control", "partition", "recovery")
 TRANSACTIONS = "transactions"
 """`insync simulate --transactions`."""
 WORLDS = ("groups", TRANSACTIONS)
-"""What runs a quarter of the seeds: there is more in each."""
+"""Simulators that run a quarter of the seeds: there is more in each."""
 COORDINATION = {"client", "coordination", "groups", "kafka", "transactions"}
 """The rooms that these play; alone they are measured without `insync simulate`."""
 SLICE = 10

@@ -65,7 +65,7 @@ class TransactionGate:
         self._role = role
         self._asked: dict[int, _Asked] = {}
         self._granted: dict[int, int] = {}
-        """By producer: the epoch for which its coordinator has admitted a shard's write, until that is written."""
+        """By producer: the epoch for which its coordinator has admitted a shard's writes, until the next marker."""
         self._held_bytes = 0
 
     @property
@@ -253,8 +253,8 @@ class TransactionGate:
 
         A request that was admitted may have waited for the load of its shard, and for longer than its transaction.
         """
-        granted = self._granted.pop(batch.producer_id, None)
-        return granted == batch.producer_epoch or _is_open(entry, batch.producer_epoch)
+        epoch = batch.producer_epoch
+        return self._granted.get(batch.producer_id) == epoch or _is_open(entry, epoch)
 
     def _mark(self, event: ev.Produce) -> None:
         self._granted.pop(event.batch.producer_id, None)

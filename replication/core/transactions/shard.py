@@ -288,9 +288,9 @@ class TransactionCoordinator(OutwardMachine):
         return Decision(request_id=request_id, entries=entries, replies=(reply,), then=then, notes=notes)
 
     def _seen(self, message: tm.Request) -> None:
-        """Partitions are there, by the view of whoever asks: also those that belong to the transaction already.
+        """The sender of a request has these partitions in its view.
 
-        Such a one may have been deleted since, and made again.
+        That counts also for those that belong to the transaction already: their topic may be a new one by now.
         """
         if isinstance(message, tm.AddPartitionsRequest):
             there = self._revisions.setdefault(message.transactional_id, {})

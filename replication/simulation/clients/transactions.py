@@ -53,9 +53,11 @@ GIVES_UP = 0.15
 """How likely it does not wait until a batch is acknowledged, and aborts."""
 GOES_ASTRAY = 0.15
 """How likely a batch that says of itself that it is in no transaction follows one that is."""
-VERSIONS = ((SECOND_VERSION,), (SECOND_VERSION,), (FIRST_VERSION,), *(((FIRST_VERSION, SECOND_VERSION),) * 2))
+BOTH = (FIRST_VERSION, SECOND_VERSION)
+VERSIONS = ((SECOND_VERSION,), (SECOND_VERSION,), (FIRST_VERSION,), BOTH, BOTH)
 """Those that the producers of an id use."""
 WRONG_CLOCKS = frozenset({"CK", "CF"})
+"""Faults after which a coordinator may time a transaction out too early."""
 FORSAKEN = 0.2
 """How likely nobody uses an id in calm, so that what is open ends by its timeout."""
 _AGAIN = {
@@ -298,7 +300,6 @@ class Producer:
         def write() -> None:
             if not {*chosen}.issubset(self._places()):
                 self._fail()  # a topic was deleted meanwhile
-                self._then(self._step)
                 return
             self._machine.is_used = True
             self._send({each: _Part(self._batch(each, version)) for each in chosen})
@@ -327,7 +328,6 @@ class Producer:
                 self._then(partial(self._with, version, places, do), 0.1)
             elif reply.error:
                 self._fail()
-                self._then(self._step)
             else:
                 self._machine.is_used = True
                 self._added.update(places)
@@ -335,9 +335,11 @@ class Producer:
 
         self._ask(self._coordinator, request, told, self._intent)
 
-    def _fail(self) -> None:
+    def _fail(self, delay: float = 0.0) -> None:
+        """Something was not taken, or perhaps not: the transaction will be aborted."""
         self._machine.failed()
         self._has_failed = True
+        self._then(self._step, delay)
 
     def _batch(self, partition: PartitionId, version: int) -> Sent:
         producer_id, epoch = self._machine.ids
@@ -398,7 +400,6 @@ class Producer:
             attempt.clear()
             if any(part.left <= 0 for part in parts.values()):
                 self._fail()
-                self._then(self._step)
             else:
                 self._then(partial(self._send, parts))
 
@@ -409,9 +410,8 @@ class Producer:
         )
         if not cluster.calm and self._dice.random() < GIVES_UP:
             attempt.clear()
-            self._fail()
             intent.is_given_up = True
-            self._then(self._step, self._dice.choice((0.0, 0.05, 0.5)))
+            self._fail(self._dice.choice((0.0, 0.05, 0.5)))
         cluster.later(0.4 + 0.8 * self._dice.random(), over)
 
     # Offsets
@@ -420,7 +420,6 @@ class Producer:
         there = self._cluster.coordinators.partition_of(self._owner.group)
         if not self._places() or there is None:
             self._fail()  # an earlier try may still come
-            self._then(self._step)
             return
         version = self._dice.choice(self._versions)
         self._with(version, [there], partial(self._commit_offsets_by, version, there, tries))
@@ -429,7 +428,6 @@ class Producer:
         cluster, owner, places = self._cluster, self._owner, self._places()
         if not places:
             self._fail()
-            self._then(self._step)
             return
         self._machine.is_used = True
         owner.offset += 1
@@ -448,16 +446,13 @@ class Producer:
         )
 
         def told(reply: gm.CommitGroupOffsetsResponse | None) -> None:
-            if reply is None or reply.error in _AGAIN:
-                if tries:
-                    self._then(partial(self._commit_offsets, tries - 1), 0.1)
-                    return
-                self._fail()
-            elif reply.error or any(each.error for each in reply.partitions):
+            if tries and (reply is None or reply.error in _AGAIN):
+                self._then(partial(self._commit_offsets, tries - 1), 0.1)
+            elif reply is None or reply.error or any(each.error for each in reply.partitions):
                 self._fail()
             else:
                 self._has_offsets = True
-            self._then(self._step)
+                self._then(self._step)
 
         self._ask(there, message, told, self._intent)
 

@@ -187,6 +187,8 @@ class Coordinators:
         ledger = self._ledger_of(asked.message)
         asked.committed = len(ledger.facts.committed) if ledger is not None else 0
         self._waiting[asked] = None
+        if isinstance(asked.message, tm.InitTransactionsRequest):
+            self._cluster.transactions.opened(asked.message.transactional_id)
         if isinstance(asked.message, tm.EndTransactionRequest):
             partition = self._cluster.transactions.partition_of(asked.message.transactional_id)
             if partition is not None:  # a store that was put back may not know the topic
@@ -208,6 +210,13 @@ class Coordinators:
         elif not getattr(effect.response, "error", 0):
             self._judge(node, asked, effect.response)
         self._cluster.send(node.id, None, partial(asked.told, effect.response))
+
+    def is_opening(self, name: str) -> bool:
+        """Whether a request to take a transactional id over waits for its answer."""
+        found = (each.message for each in self._waiting)
+        return any(
+            isinstance(each, tm.InitTransactionsRequest) and each.transactional_id == name for each in found
+        )
 
     def overdue(self, *, without: int | None = None) -> list[Any]:
         """Requests that are not answered though there was time."""

@@ -94,14 +94,14 @@ class Requests:
         if host is None:
             return False
         for sent in batches:
-            its_host = host.node.hosts.get(sent.partition)
-            is_meant = its_host is None or sent.facts is None or its_host.facts is sent.facts
-            self._address(sent, its_host if is_meant else None)
+            self._address(sent, host.node.hosts.get(sent.partition))
         self._cluster.send(0, host.node, partial(self._arrive, host.node, [tuple(batches)]))
         return True
 
     @staticmethod
     def _address(sent: Sent, host: Host | None) -> None:
+        if host is not None and sent.facts not in (None, host.facts):
+            host = None  # of another topic of that name
         sent.host = host
         if host is not None:
             sent.facts = host.facts

@@ -8,7 +8,6 @@ oracle of what producers and readers are told.
 from __future__ import annotations
 
 import random
-from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -73,10 +72,8 @@ class Transactions:
         self._decisions: list[DecisionLog] = []
         self._next_id = FIRST_ID
         self._dice = random.Random(f"late answers {cluster.seed}")
-        self._opening: defaultdict[str, set[Asked]] = defaultdict(set)
-        """Requests to take a transactional id over that have arrived and are not answered."""
         self._unrivalled: dict[str, Ids] = {}
-        """The ids that were told last for a transactional id, if no other such request may have taken it over."""
+        """The ids that were told last for a transactional id, if no later request may have taken it over."""
 
     def begin(self) -> None:
         """Producers begin."""
@@ -170,11 +167,12 @@ class Transactions:
 
     def arrives(self, asked: Asked) -> bool:
         """Whether a request of a producer still arrives: nothing does of a connection that it has given up."""
-        message, intent = asked.message, asked.intent
-        if isinstance(message, tm.InitTransactionsRequest):
-            self._opening[message.transactional_id].add(asked)
-            self._unrivalled.pop(message.transactional_id, None)
-        return intent is None or not intent.is_over or message.transactional_id not in self.told.sharing
+        intent = asked.intent
+        return intent is None or not intent.is_over or intent.name not in self.told.sharing
+
+    def opened(self, name: str) -> None:
+        """A request to take a transactional id over has arrived."""
+        self._unrivalled.pop(name, None)
 
     def is_past(self, sent: Sent) -> bool:
         """Whether a batch comes so late that it may meet another transaction of its epoch."""
@@ -226,7 +224,6 @@ class Transactions:
     def judge(self, node: Node, asked: Asked, response: tm.ProducerIdResponse) -> None:
         """S32, S35, and S29: the coordinator knows its whole log."""
         message, intent = asked.message, asked.intent
-        self._opening[message.transactional_id].discard(asked)
         if self.is_void:
             return
         if response.error == ErrorCode.TRANSACTION_ABORTED and intent is not None:
@@ -242,12 +239,12 @@ class Transactions:
             self.told.ended(intent, message.committed, ids)
             self.committed += message.committed
             self.aborted += not message.committed
-        goes_on = message.producer_id >= 0
-        if intent is None:
-            latest = self.told.values.get(message.transactional_id)
-            if not self._opening[message.transactional_id] and latest is not None and latest.told == ids:
-                self._unrivalled[message.transactional_id] = ids
-        self.told.given(message.transactional_id, ids, asked.asker, is_first=intent is None, goes_on=goes_on)
+        name, goes_on = message.transactional_id, message.producer_id >= 0
+        if intent is None and not self._cluster.coordinators.is_opening(name):
+            latest = self.told.values.get(name)
+            if latest is not None and latest.told == ids:
+                self._unrivalled[name] = ids
+        self.told.given(name, ids, asked.asker, is_first=intent is None, goes_on=goes_on)
 
     def read(self, host: Host, told: FetchedTransactions, batches: Sequence[Stored]) -> None:
         """S33: a reader of committed records takes those of committed transactions, all of them, and no others."""

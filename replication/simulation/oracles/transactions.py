@@ -171,7 +171,7 @@ class TransactionLog:
     """Producer ids and epochs of markers that are here."""
 
     def take(self, meta: BatchMeta, payload: str, is_blind: bool) -> None:
-        """A batch of a producer is committed; `is_blind`: whoever took it could not know what came before."""
+        """A batch of a producer is committed; `is_blind`: its leader may not have known what came before."""
         facts = self.facts
         if facts.unclean or facts.gone:
             return
