@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import attrs
 from cyclopts import Parameter, validators
@@ -97,7 +97,7 @@ def simulate(
     replay: Path | None = None,
     save: Path | None = None,
     service: str = "",
-    transactions: bool = False,
+    profile: Literal["", "transactions", "groups"] = "",
 ) -> int:
     """Run a simulated cluster under faults, once for each seed, and check the protocol's promises.
 
@@ -119,8 +119,8 @@ def simulate(
         Where the shortened run goes (default: insync-seed-N.json in the current directory).
     service
         MODULE:NAME of a service of yours: a `Service` of `insync.replication.simulation`, or what makes one.
-    transactions
-        Host transactions in every seed, not only in those that draw them.
+    profile
+        Host groups, or transactions, in every seed, not only in those that draw them.
     """
     if service:
         _load(service)
@@ -128,7 +128,7 @@ def simulate(
         return _replay(read(replay), json_output=json_output, service=service)
     first, end = _range(seeds)
     total, started = Sums(), time.perf_counter()
-    for done in _all(first, end, jobs or os.cpu_count() or 1, service, transactions=transactions):
+    for done in _all(first, end, jobs or os.cpu_count() or 1, service, profile):
         total.merge(done)
     total.violations.sort()
     print(_json(total) if json_output else _text(total, time.perf_counter() - started))
@@ -139,7 +139,7 @@ def simulate(
         print(f"seed {seed}: {text}", file=sys.stderr)
     seed = total.violations[0][0]
     target = save if save is not None else Path(f"insync-seed-{seed}.json")
-    _explain(seed, target, service, transactions=transactions)
+    _explain(seed, target, service, profile)
     return 1
 
 
@@ -174,16 +174,16 @@ def _load(service: str) -> Service:
     return found
 
 
-def _all(first: int, end: int, jobs: int, service: str = "", *, transactions: bool = False) -> Iterator[Sums]:
+def _all(first: int, end: int, jobs: int, service: str = "", profile: str = "") -> Iterator[Sums]:
     """The sums of all seeds, part by part, in order."""
     parts = [(start, min(end, start + SEEDS_PER_JOB)) for start in range(first, end, SEEDS_PER_JOB)]
     if jobs == 1 or len(parts) == 1:
         for part in parts:
-            yield run_seeds(*part, service, transactions)
+            yield run_seeds(*part, service, profile)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(jobs, len(parts)), mp_context=context, initializer=end_with_parent) as pool:
-        futures: list[Future[Sums]] = [pool.submit(run_seeds, *part, service, transactions) for part in parts]
+        futures: list[Future[Sums]] = [pool.submit(run_seeds, *part, service, profile) for part in parts]
         try:
             for future in futures:
                 yield future.result()
@@ -203,7 +203,7 @@ def end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def run_seeds(first: int, end: int, service: str = "", transactions: bool = False) -> Sums:
+def run_seeds(first: int, end: int, service: str = "", profile: str = "") -> Sums:
     """The sums of the seeds from `first` to before `end`; the seconds are those of the processor."""
     sums, started = Sums(), time.process_time()
     for seed in range(first, end):
@@ -211,7 +211,7 @@ def run_seeds(first: int, end: int, service: str = "", transactions: bool = Fals
             result = run_service(_load(service), seed).result
             sums.played += result.events
         else:
-            result = run_watched(seed, Settings.swarm(seed, transactions=transactions))
+            result = run_watched(seed, Settings.swarm(seed, profile=profile))
             sums.played += events_played(result)
         sums.add(result)
     sums.seconds = time.process_time() - started
@@ -265,12 +265,12 @@ def _text(total: Sums, seconds: float) -> str:
     )
 
 
-def _explain(seed: int, target: Path, service: str, *, transactions: bool) -> None:
+def _explain(seed: int, target: Path, service: str, profile: str) -> None:
     """Make the failing run short, print it and store it."""
     if service:
         short = minimise_service(_load(service), run_service(_load(service), seed).result)
     else:
-        short = minimise(run(seed, Settings.swarm(seed, transactions=transactions)))
+        short = minimise(run(seed, Settings.swarm(seed, profile=profile)))
     target.write_text(replay_of(short).dumps(), encoding="utf-8")
     _print_trace(short)
     what = f"--service {service} " if service else ""

@@ -9,18 +9,19 @@ import attrs
 from ..core.types import NO_LEADER, PartitionId
 from .clients.admin_requests import AdminTraffic
 from .clients.current_reads import CurrentReader
-from .clients.groups import Asker, Group, Member
 from .clients.named import Tasks
 from .clients.plain import Cleaner, Consumer, Deleter, PlainProducer, Producer
 from .clients.readers import Reader
 from .clients.transaction_readers import CommittedReader
 from .errors import Violated, require
 from .faults import identities
+from .faults.groups import GroupFaults
 from .faults.injector import Injector
 from .faults.kinds import KINDS
 from .faults.schedule import Fault, draw
 from .faults.trust import mend_what_nobody_has
 from .faults.weather import Mishap
+from .oracles.groups.calm import Calm
 from .oracles.liveness import check_health, leaderships
 from .oracles.recheck import recheck
 from .settings import INTERNAL, LAG_MAX, SESSION, Settings
@@ -34,8 +35,11 @@ RECHECK_EVERY = 1000
 REPEAT_EVERY = 50
 """Seeds of which one is run twice, to see that it is one run."""
 CLIENTS_AT = 2.0
-MEMBERS = 3
-"""Of all groups together."""
+LOOKS_EVERY = 2.0
+"""Seconds between two looks at all that coordinators of groups hold."""
+QUIET = 15.0
+GONE_WITHIN = 35.0
+"""Seconds until nothing is left of a group without members: its offsets expire."""
 
 
 @attrs.frozen(kw_only=True)
@@ -89,9 +93,10 @@ class Run:
         self.producers: list[Producer] = []
         self.tasks: list[Tasks] = []
         self.current_readers: list[CurrentReader] = []
-        self.members: list[Member] = []
+        self.group_faults = GroupFaults(self.cluster.groups)
         self._recheck_every = recheck_every
         self._rechecked = self._served = 0
+        self._looks_at = 0.0
 
     def play(self) -> None:
         """The whole run.
@@ -104,8 +109,10 @@ class Run:
         cluster.later(CLIENTS_AT, self._clients_begin)
         self._until(settings.storm)
         absent = self._heal()
+        if settings.groups:
+            self._settle_groups()
         if absent is not None:
-            self._until(settings.storm + settings.calm)
+            self._until(max(cluster.now, settings.storm + settings.calm))
             check_health(cluster, self.producers, without=absent.id)
             cluster.coordinators.check_health(without=absent.id)
             self._return(absent)
@@ -116,8 +123,6 @@ class Run:
         require(not unfinished, "L9", unfinished)
         unread = [reader.unfinished for reader in self.current_readers if reader.unfinished]
         require(not unread, "L15", unread)
-        vain = [member.unfinished for member in self.members if member.unfinished]
-        require(not vain, "L16", vain)
         cluster.transactions.check_health()
         self._probe_stillness()
         self._probe_outages()
@@ -132,6 +137,9 @@ class Run:
             if cluster.events - self._rechecked >= self._recheck_every:
                 self._rechecked = cluster.events
                 recheck(cluster)
+            if self.settings.coordinates and cluster.now >= self._looks_at:
+                self._looks_at = cluster.now + LOOKS_EVERY
+                cluster.coordinators.look()
 
     def _clients_begin(self) -> None:
         """Once the topics are there, each partition has its clients."""
@@ -145,16 +153,9 @@ class Run:
         if self.settings.admin_requests:
             cluster.later(cluster.random.random(), AdminTraffic(cluster).turn)
         if self.settings.groups:
-            self._groups_begin()
+            cluster.groups.begin()
+            self.group_faults.begin()
         cluster.transactions.begin()
-
-    def _groups_begin(self) -> None:
-        cluster = self.cluster
-        topics = tuple(topic.name for topic in self.settings.topics if topic.name not in INTERNAL)
-        groups = tuple(Group(f"g{number}", topics) for number in range(self.settings.groups))
-        for number in range(MEMBERS):
-            self.members.append(Member(cluster, number, groups[number % len(groups)]))
-        Asker(cluster, groups)
 
     def _serve(self, partition: PartitionId) -> None:
         cluster, number = self.cluster, self._served
@@ -164,6 +165,8 @@ class Run:
             cluster.later(cluster.random.random(), Consumer(cluster, partition).turn)
             self._read_current(partition)
             return
+        if not self.settings.producers:
+            return  # members only count its records
         for index in range(self.settings.producers):
             producer = Producer(cluster, partition, 10 * number + index)
             self.producers.append(producer)
@@ -191,6 +194,20 @@ class Run:
 
     # Calm
 
+    def _settle_groups(self) -> None:
+        """Nothing happens to groups for a while; then their members go."""
+        groups, calm = self.cluster.groups, Calm(self.cluster.groups)
+        self._until(self.cluster.now + self.settings.calm + self.group_faults.rest)
+        calm.check_stable()
+        epochs = calm.epochs()
+        self._until(self.cluster.now + QUIET)
+        calm.check_stable()
+        calm.check_quiet(epochs)
+        for member in groups.alive:
+            member.stop()
+        self._until(self.cluster.now + GONE_WITHIN)
+        calm.check_gone()
+
     def _heal(self) -> Node | None:
         """Faults stop; one node may stay away for a while, if the others can do without it."""
         cluster = self.cluster
@@ -200,11 +217,12 @@ class Run:
         cluster.traps.late_writes.clear()
         cluster.store.reachable = True
         cluster.note("** calm")
+        cluster.groups.heal()
         mend_what_nobody_has(cluster)
         identities.mend(cluster)
         absent = cluster.away = self._spared()
         for node in cluster.nodes.values():
-            node.store_cuts = 0
+            node.store_cuts, node.deaf_until = 0, 0.0
             hangs, node.stalled_until = node.stalled_until > cluster.now, 0.0
             node.set_clock(cluster.now)
             if node.departing:

@@ -52,9 +52,18 @@ _COORDINATES = 0.12
 """How often nodes coordinate consumer groups as well."""
 _TRANSACTS = 0.1
 """How often they coordinate transactions as well."""
+_ORDINARY = frozenset({"CS", "NP", "ML", "PZ", "MS", "SD", "TE"})
+"""Faults of which members of groups have something to tell; the others befall a part of the seeds."""
+_STRANGE = 0.15
+_COPIES = 0.3
 _CALM = 30.0
+_CALM_AFTER_GROUPS = 40.0
+"""Sessions of members that are gone end; what was late is waited for, and shared out."""
+_STORM_OF_GROUPS = 50.0
 _CALM_AFTER_TRANSACTIONS = MARKER_TIMEOUT + 15.0
 """A marker that was lost just before calm is sent again after its timeout; all that waited for it comes then."""
+PROFILES = ("", "transactions", "groups")
+"""Of runs: as the seed says; or about one thing more than others."""
 INTERNAL = (GROUP_TOPIC, TRANSACTION_TOPIC)
 """Topics of the cluster's own: their coordinators alone write to them, and nothing of them is deleted."""
 
@@ -149,13 +158,24 @@ class Settings:
 
     @classmethod
     def swarm(
-        cls, seed: int, topics: tuple[Topic, ...] | None = None, *, transactions: bool = False
+        cls,
+        seed: int,
+        topics: tuple[Topic, ...] | None = None,
+        *,
+        profile: str = "",
     ) -> Settings:
         """The settings of a seed: a random part of the faults, each as strong as chance has it.
 
         A run that has everything hides what needs one thing often (swarm testing, Groce et al. 2012). With
-        `topics` the run has these and no others. `transactions`: host them, whatever the seed says.
+        `topics` the run has these and no others. `profile`: "transactions" hosts them, whatever the seed says, and
+        "groups" hosts groups; then nothing else happens to topics than that members read them.
+
+        Raises:
+          SimulationError: There is no such profile.
         """
+        if profile not in PROFILES:
+            raise SimulationError(f"unknown profile {profile!r}: the profiles are {', '.join(PROFILES[1:])}")
+        groups = profile == "groups"
         dice = random.Random(f"swarm {seed}")
         nodes = (
             dice.choice((3, 3, 3, 4)) if topics is None else max(3, *(t.replication_factor for t in topics))
@@ -164,8 +184,10 @@ class Settings:
         quiet = random.Random(f"lull {seed}")
         has_lull = topics is None and quiet.random() < 0.15
         drawn = _topics(dice, nodes) if topics is None else topics
-        groups, kept_in = _groups(seed) if topics is None else (0, ())
-        names = _transactions(seed, forced=transactions) if topics is None else 0
+        hosted, kept_in = _groups(seed, forced=groups) if topics is None else (0, ())
+        names = _transactions(seed, forced=profile == "transactions") if topics is None else 0
+        if groups:
+            names = _copies(seed)
         if names:
             kept_in = _kept_with_transactions(seed, kept_in)
         made = (*drawn, *kept_in)
@@ -196,11 +218,15 @@ class Settings:
             admin_requests=dice.choice((0.0, 0.0, 1.0)) if topics is None else 0.0,
             recreations=dice.choice((0.0, 0.0, 0.0, 0.05, 0.2)) if topics is None else 0.0,
             named=dice.choice((0.0, 0.3, 1.0)) if topics is None else 0.0,
-            groups=groups,
+            groups=hosted,
             lull_at=round(quiet.uniform(3.0, 12.0), 3) if has_lull else 0.0,
             lull_for=quiet.choice((5.0, 10.0, 20.0)) if has_lull else 0.0,
         )
-        return _with_transactions(found, seed, names) if names else found
+        if names:
+            found = _with_transactions(found, seed, names)
+        if hosted:
+            found = attrs.evolve(found, calm=max(found.calm, _CALM_AFTER_GROUPS))
+        return _with_groups(found, seed) if groups else found
 
 
 def _faults(seed: int, dice: random.Random) -> tuple[str, ...]:
@@ -223,10 +249,10 @@ def _topics(dice: random.Random, nodes: int) -> tuple[Topic, ...]:
     return tuple(_topic(dice, nodes, name) for name in names)
 
 
-def _groups(seed: int) -> tuple[int, tuple[Topic, ...]]:
+def _groups(seed: int, *, forced: bool) -> tuple[int, tuple[Topic, ...]]:
     """Consumer groups of a part of the seeds, and the topic that keeps them; by dice of its own."""
     dice = random.Random(f"groups {seed}")
-    if dice.random() >= _COORDINATES:
+    if dice.random() >= _COORDINATES and not forced:
         return 0, ()
     return dice.choice((1, 2)), (Topic(name=GROUP_TOPIC, partitions=dice.choice((1, 2))),)
 
@@ -236,6 +262,11 @@ def _transactions(seed: int, *, forced: bool) -> int:
     dice = random.Random(f"transactions {seed}")
     is_drawn = dice.random() < _TRANSACTS
     return dice.choice((3, 4, 6)) if is_drawn or forced else 0
+
+
+def _copies(seed: int) -> int:
+    """Transactional ids of a part of the seeds about groups, in which members commit in transactions as well."""
+    return 1 if random.Random(f"copies {seed}").random() < _COPIES else 0
 
 
 def _with_transactions(drawn: Settings, seed: int, names: int) -> Settings:
@@ -256,6 +287,44 @@ def _with_transactions(drawn: Settings, seed: int, names: int) -> Settings:
         last_epoch=dice.choice((LAST_EPOCH, 1, 1, 2, 4)),
         expires=dice.choice((0.0, 0.0, 6.0)),
         calm=_CALM_AFTER_TRANSACTIONS,
+    )
+
+
+def _with_groups(drawn: Settings, seed: int) -> Settings:
+    """Members share out what their topics have; nobody writes there, so that all that happens is about groups."""
+    dice = random.Random(f"with groups {seed}")
+    strength = dice.choice((0.02, 0.1, 0.3))
+    names = ("orders", "events")
+    kept_in = tuple(each for each in drawn.topics if each.name in INTERNAL)
+    topics = tuple(
+        Topic(name=name, partitions=dice.randint(1, 5), replication_factor=1, min_insync_replicas=1)
+        for name in names
+    )
+    is_strange = dice.random() < _STRANGE
+    return attrs.evolve(
+        drawn,
+        topics=(*topics, *kept_in),
+        faults=tuple(each for each in drawn.faults if is_strange or each in _ORDINARY),
+        storm=_STORM_OF_GROUPS,
+        strength=strength,
+        # A transaction takes a dozen answers in a row.
+        fault_rate=dice.choice((0.1, 0.2, 0.4)) if not drawn.transactions else 0.05,
+        moves=dice.choice((0.1, 0.3, 1.0)) if not drawn.transactions else 0.05,
+        expires=0.0,
+        producers=0,
+        named=0.0,
+        deletes=0.0,
+        compactions=0.0,
+        admin_requests=0.0,
+        reassignments=dice.choice((0.0, 0.0, 0.1)),
+        changes=dice.choice((0.0, 0.1, 0.2)),
+        recreations=dice.choice((0.0, 0.0, 0.05, 0.1)),
+        drop=strength * drawn.drop,
+        late=strength * drawn.late,
+        unclear=strength * drawn.unclear,
+        log_failure=strength * drawn.log_failure,
+        slow_disk=strength * drawn.slow_disk,
+        lull_for=0.0,
     )
 
 

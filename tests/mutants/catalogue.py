@@ -33,6 +33,12 @@ _FILES = (
     "shards",
     "transacting",
     "transactions",
+    "groups_shards",
+    "groups_consumer",
+    "groups_classic",
+    "groups_members",
+    "groups_offsets",
+    "groups_copies",
 )
 
 

@@ -1,7 +1,7 @@
 """`python -m tests.mutants.confirm`: is each planted error of docs/planted-errors.md still noticed at its seed?
 
 One seed for each row, so it takes minutes where a hunt takes hours. Those that are not noticed are printed, and
-nothing else: another seed is found by `python -m tests.mutants --only NAME,...` (or `.groups`, `.exactly_once`).
+nothing else: another seed is found by `python -m tests.mutants --only NAME,...`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,9 @@ from pathlib import Path
 
 import attrs
 
-from . import worlds
-from .catalogue import load
 from .hunt import Limits, hunt, spread
 
 PAGE = Path(__file__).parents[2] / "docs" / "planted-errors.md"
-OF_WORLDS = ("exactly_once", "groups")
 _ROW = re.compile(r"^\| ([KZTG]+\d+[a-z]?) \| .* \| ([A-Z]+\d+b?) \| (\d+) \|", re.MULTILINE)
 
 
@@ -52,12 +49,8 @@ def rows(page: Path = PAGE) -> list[Row]:
 
 def confirm(row: Row) -> Confirmed:
     """Play the seed of a row with its error planted."""
-    if row.mutant in load():
-        one = hunt(row.mutant, Limits(first=row.seed, end=row.seed + 1))
-        return Confirmed(row=row, found=one.invariant)
-    world = next(each for each in OF_WORLDS if row.mutant in worlds.mutants(each).mutants)
-    other = worlds.hunt(row.mutant, world, 1, row.seed)
-    return Confirmed(row=row, found=other.invariant if other.caught else "")
+    one = hunt(row.mutant, Limits(first=row.seed, end=row.seed + 1))
+    return Confirmed(row=row, found=one.invariant)
 
 
 def _confirm(name: str, known: dict[str, Row]) -> Confirmed:

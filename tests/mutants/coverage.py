@@ -1,7 +1,7 @@
 """`python -m tests.mutants.coverage`: which branches of the core do the simulators alone never take?
 
-Three run: `insync simulate`, the same with `--transactions`, and that of groups. For the rooms of coordinators and
-their clients only the latter two run (`--rooms client,coordination,groups,kafka,transactions`). No unit test does.
+`insync simulate` runs without a profile, and with each. For the rooms of coordinators and their clients only the
+profiles run (`--rooms client,coordination,groups,kafka,transactions`). No unit test does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from pathlib import Path
@@ -25,10 +25,8 @@ from .untaken import PAGE, reasons
 
 CORE = Path(__file__).parents[2] / "replication" / "core"
 ROOMS = ("broker", "control", "partition", "recovery")
-TRANSACTIONS = "transactions"
-"""`insync simulate --transactions`."""
-WORLDS = ("groups", TRANSACTIONS)
-"""Simulators that run a quarter of the seeds: there is more in each."""
+PROFILES = ("groups", "transactions")
+"""They run a quarter of the seeds: there is more in each."""
 COORDINATION = {"client", "coordination", "groups", "kafka", "transactions"}
 """The rooms that these play; alone they are measured without `insync simulate`."""
 SLICE = 10
@@ -71,14 +69,14 @@ def measure(first: int, end: int, rooms: Sequence[str], jobs: int) -> dict[str, 
 
 
 def _slices(first: int, end: int, rooms: Sequence[str]) -> Iterable[tuple[str, int, int]]:
-    """What to play: the name of a simulator, its first seed, and the one after its last."""
+    """What to play: the profile, its first seed, and the one after its last."""
     few = first + (end - first + 3) // 4
-    plans = [(world, few) for world in WORLDS]
+    plans = [(profile, few) for profile in PROFILES]
     if not set(rooms) <= COORDINATION:
         plans.append(("", end))
-    for world, last in plans:
+    for profile, last in plans:
         for seed in range(first, last, SLICE):
-            yield world, seed, min(seed + SLICE, last)
+            yield profile, seed, min(seed + SLICE, last)
 
 
 def _coverage(file: str) -> Coverage:
@@ -97,25 +95,17 @@ def _watch(folder: str) -> None:
     _watched.start()
 
 
-def _play(world: str, first: int, end: int) -> list[str]:
+def _play(profile: str, first: int, end: int) -> list[str]:
     """In a worker: the seeds at which a promise was broken."""
     assert _watched is not None
-    play = _player(world)
-    broken = [f"{world} {seed}".strip() for seed in range(first, end) if play(seed).violation is not None]
+    # Imported here: what is imported earlier is not measured.
+    simulation = import_module("insync.replication.simulation")
+    swarm, run = simulation.Settings.swarm, simulation.run
+    results = (run(seed, swarm(seed, profile=profile)) for seed in range(first, end))
+    broken = [f"{profile} {each.seed}".strip() for each in results if each.violation is not None]
     # A worker ends without a word, and does not know which slice is its last.
     _watched.save()
     return broken
-
-
-def _player(world: str) -> Callable[[int], Any]:
-    """Imported here: what is imported earlier is not measured."""
-    simulation = import_module("insync.replication.simulation")
-    if world == TRANSACTIONS:
-        return lambda seed: simulation.run(seed, simulation.Settings.swarm(seed, transactions=True))
-    play: Callable[[int], Any] = (
-        import_module(f"{simulation.__name__}.{world}").run if world else simulation.run
-    )
-    return play
 
 
 def _judged(watched: Coverage, seeds: int, rooms: Sequence[str], broken: Sequence[str]) -> dict[str, Any]:

@@ -26,6 +26,9 @@ CHECKED = (
     *(f"S{number}" for number in range(1, 44)),
     "S3b",
     *(f"L{number}" for number in range(1, 18)),
+    *(f"G{number}" for number in range(1, 15) if number != 2),
+    *(f"GL{number}" for number in range(1, 7)),
+    "T11",
 )
 """All that the oracle is there to notice."""
 LONGEST = 10
@@ -91,7 +94,7 @@ def hunt(name: str, limits: Limits) -> Found:
     for seed in range(limits.first, limits.end):
         if time.process_time() - started > limits.seconds:
             break
-        settings = Settings.swarm(seed, transactions=mutant.is_of_transactions)
+        settings = Settings.swarm(seed, profile=mutant.profile)
         tried += 1
         with pytest.MonkeyPatch.context() as patch:
             mutant.plant(patch)

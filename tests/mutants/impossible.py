@@ -14,4 +14,11 @@ IMPOSSIBLE = {
     "its leader's begins, and may not join before that (K23); K17b removes both",
     "Z46": "the core receives one reading of one clock, and the host reads the monotonic clock",
     "Z49": "a leader records its epoch each time it enters it, whatever its log has lost; Z13 covers the rest",
+    "GZ5": "every leadership has a shard of its own; K234 gives one the state of an earlier leadership",
+    "GZ6": "a shard's host drops what an earlier leadership has read; K232 hands it on",
+    "GZ15": "the hash of a group's name: test_routing.py has the vectors",
+    "GZ18b": "the number of a heartbeat refuses the late copy first (decision 46); test_consumer_group.py",
+    "GZ37": "a member that claims others' partitions is given none of them by that alone; test_assignors.py",
+    "GZ45": "fetching is no part of a membership: a consumer fetches beside it; test_groups_rules.py",
+    "GZ57": "a classic member takes a topic that was made again for its namesake; test_classic_membership.py",
 }

@@ -1,8 +1,7 @@
 """`python -m tests.mutants.page RESULTS... > docs/planted-errors.md`: what noticed each planted error, and when.
 
 RESULTS are files that `python -m tests.mutants --results FILE` has written; of an error that stands in several of
-them the last one counts. What `python -m tests.mutants.exactly_once` and `.groups` print makes the parts about
-groups; of files with nothing else only these parts are printed.
+them the last one counts.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from . import worlds
 from .catalogue import load
 from .hunt import Found
 from .impossible import IMPOSSIBLE
@@ -24,57 +22,15 @@ HEAD = """# Planted errors, and what notices them
 [The protocol](protocol.md) lists the rules that the errors break, and the invariants. These commands make the page:
 
     python -m tests.mutants --seconds 400 --survey 0 --results FILE
-    python -m tests.mutants.exactly_once > FILE2; python -m tests.mutants.groups >> FILE2
-    python -m tests.mutants.page FILE FILE2 > docs/planted-errors.md
+    python -m tests.mutants.page FILE > docs/planted-errors.md
 
-The seconds are processor time on a busy machine. The seeds of K250 to K262 and of names that begin with T are seeds
-of `insync simulate --transactions`. A change of the simulator may change the seeds at which it finds an error. This
+The seconds are processor time on a busy machine. The seeds of K250 to K262, and of names that begin with TZ, are
+seeds of `insync simulate --profile transactions`. Those of K230 to K240, TZ37, TZ48, and of names that begin with
+GZ, are seeds of `--profile groups`. A change of the simulator may change the seeds at which it finds an error. This
 command lists the rows that no longer hold:
 
     python -m tests.mutants.confirm          # minutes, not hours
 """
-
-PARTS = {
-    "TZ": """## Groups that feed transactions
-
-Errors of [groups in transactions](transactions.md#how-it-is-tested) have their own simulator, with its own
-invariant.
-""",
-    "GZ": """## Groups
-
-Errors of [groups](groups.md#the-simulator) have their own simulator, with its own invariants.
-""",
-}
-"""What stands above the table of errors whose names begin so."""
-WORLDS = {"TZ": ("exactly_once",), "GZ": ("groups",)}
-"""Where these are planted."""
-
-
-def parts_of_worlds(files: Iterable[Path]) -> list[str]:
-    """The parts about simulators of their own, as far as there are results."""
-    found: dict[str, worlds.Found] = {}
-    for file in files:
-        for line in file.read_text(encoding="utf-8").splitlines():
-            entry = json.loads(line)
-            if "mutant" in entry:
-                found[entry["mutant"]] = worlds.Found(**entry)
-    parts = []
-    for prefix, head in PARTS.items():
-        names = sorted((name for name in found if name.startswith(prefix)), key=order)
-        if names:
-            untried = [
-                each
-                for world in WORLDS[prefix]
-                for each in worlds.mutants(world).mutants
-                if each not in found
-            ]
-            left = (
-                f"Not tried to the end in this run: {', '.join(sorted(untried, key=order))}.\n\n"
-                if untried
-                else ""
-            )
-            parts.append(f"{head}\n{left}{worlds.table([found[name] for name in names])}\n")
-    return parts
 
 
 def read(files: Iterable[Path]) -> dict[str, Found]:
@@ -100,7 +56,7 @@ def page(found: dict[str, Found], names: Sequence[str]) -> str:
     for each in caught:
         title = each.title.replace("|", "\\|")
         lines.append(f"| {each.mutant} | {title} | {each.invariant} | {each.seed} | {each.seconds:g} |")
-    lines += ["", "Errors that cannot occur here:", "", "| error | why |", "|---|---|"]
+    lines += ["", "Errors that no seed can show:", "", "| error | why |", "|---|---|"]
     lines += [f"| {name} | {why} |" for name, why in IMPOSSIBLE.items()]
     return "\n".join(lines) + "\n"
 
@@ -112,10 +68,7 @@ def order(name: str) -> tuple[str, int, str]:
 
 
 def main(files: Sequence[Path]) -> str:
-    found, parts = read(files), parts_of_worlds(files)
-    if found or not parts:
-        parts.insert(0, page(found, sorted(load(), key=order)))
-    return "\n".join(parts)
+    return page(read(files), sorted(load(), key=order))
 
 
 if __name__ == "__main__":

@@ -13,20 +13,21 @@ Plant = Callable[[Patch], None]
 
 @attrs.frozen
 class Mutant:
-    """`name`: Z and a number for errors that others have made, K and a number for our own.
-
-    `by`: the invariants of which one has to notice it; none: any.
+    """`name`: Z and a number for errors that others have made, K and a number for our own; GZ of groups, TZ of
+    transactions.
     """
 
     name: str
     title: str
     plant: Plant
-    by: tuple[str, ...] = ()
 
     @property
-    def is_of_transactions(self) -> bool:
-        """Whether only a run that hosts transactions can show it: then all runs that are tried do."""
-        return self.plant.__module__.endswith((".transacting", ".transactions"))
+    def profile(self) -> str:
+        """The profile of the runs that are tried, where only runs with groups, or transactions, can show it."""
+        file = self.plant.__module__.rsplit(".", 1)[-1]
+        if file.startswith("transact"):
+            return "transactions"
+        return "groups" if file.startswith(("groups_", "shards")) else ""
 
 
 class Registry:
@@ -35,12 +36,12 @@ class Registry:
     def __init__(self) -> None:
         self.mutants: dict[str, Mutant] = {}
 
-    def mutant(self, name: str, title: str, *by: str) -> Callable[[Plant], Plant]:
+    def mutant(self, name: str, title: str) -> Callable[[Plant], Plant]:
         """Register what is below as the way to plant an error."""
 
         def add(plant: Plant) -> Plant:
             assert name not in self.mutants, f"two mutants are called {name}"
-            self.mutants[name] = Mutant(name, title, plant, by)
+            self.mutants[name] = Mutant(name, title, plant)
             return plant
 
         return add

@@ -52,7 +52,7 @@ def survey(name: str, seeds: Sequence[int], seconds: float = float("inf")) -> Su
         with pytest.MonkeyPatch.context() as patch:
             mutant.plant(patch)
             note_all(patch, noted)
-            outcome_of(Run(seed, Settings.swarm(seed, transactions=mutant.is_of_transactions)))
+            outcome_of(Run(seed, Settings.swarm(seed, profile=mutant.profile)))
         for invariant in sorted(noted):
             tripped.setdefault(invariant, seed)
         tried += 1

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import attrs
 
-from . import confirm, worlds
+from . import confirm
 from .catalogue import load
 from .hunt import Found
-from .page import main, order, page, read
+from .page import order, page, read
 
 PAGE = Path(__file__).parents[2] / "docs" / "planted-errors.md"
 
@@ -30,44 +30,11 @@ def test_of_several_results_the_last_counts_and_what_was_not_tried_is_named(tmp_
     assert "| K1 | a\\|b | S7 | 3 | 2.5 |" in text
 
 
-def test_the_parts_of_other_simulators_are_made_by_themselves(tmp_path: Path) -> None:
-    both, alone = tmp_path / "both", tmp_path / "alone"
-    lines = [
-        json.dumps(
-            attrs.asdict(
-                worlds.Found(mutant=name, title="a", by=(), invariant="T5", seed=7, seconds=0.1, others={})
-            )
-        )
-        for name in ("GZ2", "TZ48", "TZ37")
-    ]
-    alone.write_text("\n".join(lines))
-    both.write_text("\n".join([json.dumps({"found": attrs.asdict(of("K1", "S7", 3))}), *lines]))
-    part = main([alone])
-    assert part.startswith("## Groups that feed transactions\n")
-    assert "Not tried to the end in this run: GZ1, " in part
-    assert "| TZ37 | a | T5 | 7 |\n| TZ48 | a | T5 | 7 |\n\n## Groups\n" in part
-    assert part.endswith("| GZ2 | a | T5 | 7 |\n")
-    assert main([both]) == page({"K1": of("K1", "S7", 3)}, sorted(load(), key=order)) + "\n" + part
-
-
-def test_the_page_has_every_error_of_groups_in_transactions() -> None:
-    rows = re.findall(r"^\| (TZ\d+) \| .* \| T\d+ \| \d+ \|$", PAGE.read_text("utf-8"), re.M)
-    assert set(rows) == worlds.mutants("exactly_once").mutants.keys()
-    assert rows == sorted(rows, key=order)
-
-
-def test_the_page_has_every_error_of_groups() -> None:
-    rows = re.findall(r"^\| (GZ\d+[a-z]?) \| .* \| GL?\d+ \| \d+ \|$", PAGE.read_text("utf-8"), re.M)
-    (untried,) = re.findall(
-        r"^Not tried to the end in this run: (GZ.*)\.$", PAGE.read_text("utf-8"), re.M
-    ) or [""]
-    assert {*rows, *filter(None, untried.split(", "))} == worlds.mutants("groups").mutants.keys()
-    assert rows == sorted(rows, key=order)
-
-
 def test_the_page_of_the_docs_names_errors_that_there_are() -> None:
     rows = re.findall(
-        r"^\| ((?:TZ|K|Z)\d+[a-z]?) \| .* \| [SL]\d+b? \| \d+ \| [\d.]+ \|$", PAGE.read_text("utf-8"), re.M
+        r"^\| ((?:[GT]?Z|K)\d+[a-z]?) \| .* \| [A-Z]+\d+b? \| \d+ \| [\d.]+ \|$",
+        PAGE.read_text("utf-8"),
+        re.M,
     )
     assert len(rows) > 80
     assert set(rows) <= load().keys()

@@ -89,12 +89,12 @@ EQUAL_RUNS = ("K20", 0)
 """S22 compares two runs of a seed."""
 
 
-def noted(seed: int, *, transactions: bool = False) -> set[str]:
+def noted(seed: int, *, profile: str = "") -> set[str]:
     """All that the oracle finds broken in a run that goes on."""
     found: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:
         note_all(patch, found)
-        outcome_of(Run(seed, Settings.swarm(seed, transactions=transactions)))
+        outcome_of(Run(seed, Settings.swarm(seed, profile=profile)))
     return found
 
 
@@ -115,7 +115,7 @@ def test_a_planted_error_trips_it(invariant: str, monkeypatch: pytest.MonkeyPatc
     able = (each for each in count() if _is_able(Settings.swarm(each), invariant))
     hosts = invariant in OF_TRANSACTIONS
     seeds = (first, *islice(able, MOST_SEEDS))
-    assert any(invariant in noted(seed, transactions=hosts) for seed in seeds), name
+    assert any(invariant in noted(seed, profile="transactions" * hosts) for seed in seeds), name
 
 
 def test_nothing_is_noted_without_an_error() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 from msgspec import structs
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ..oracles.facts import PartitionFacts
     from ..world.cluster import Cluster
 
-REQUEST_TIMEOUTS = (0.4, 1.0, 4.0)
 VACANT = 0.3
 """How soon it asks again when nobody coordinates."""
 TRIES = 4
@@ -77,7 +76,7 @@ class Transactor:
         self.name = f"x{number}"
         self.group = f"g-{self.name}"
         self.dice = random.Random(f"transactor {number} {cluster.seed}")
-        self.versions = self.dice.choice(VERSIONS)
+        self.versions: tuple[int, ...] = self.dice.choice(VERSIONS)
         self.offset = 0
         """The last that was committed for the group, or tried."""
         self.is_done = False
@@ -132,6 +131,28 @@ class Transactor:
         cluster.later(1.0 + 3.0 * dice.random(), self._turn)
 
 
+class Owner(Protocol):
+    """Whose producer it is. `name`: its transactional id; `versions`: those that its producers use."""
+
+    cluster: Cluster
+    dice: random.Random
+    name: str
+    group: str
+    versions: tuple[int, ...]
+    offset: int
+    is_done: bool
+
+    @property
+    def shares_epochs(self) -> bool:
+        """Whether several transactions may have the same epoch."""
+
+    def is_latest(self, producer: Producer) -> bool:
+        """Whether none has begun after it."""
+
+    def look(self) -> None:
+        """A transaction has ended."""
+
+
 @attrs.define(eq=False)
 class _Part:
     """One transaction's writes to one partition: one batch after the other."""
@@ -143,12 +164,17 @@ class _Part:
 class Producer:
     """One process; by the machine of real producers."""
 
-    def __init__(self, owner: Transactor, name: str) -> None:
+    timeouts: tuple[int, ...] = (3_000, 6_000, 12_000)
+    """Milliseconds after which one of its transactions is aborted."""
+    patience: tuple[float, ...] = (0.4, 1.0, 4.0)
+    """Seconds for which it waits for an answer."""
+
+    def __init__(self, owner: Owner, name: str) -> None:
         self._owner = owner
         self._cluster = owner.cluster
         self._dice = owner.dice
         self._name = name
-        timeouts = (12_000,) if self._cluster.calm else (3_000, 6_000, 12_000)
+        timeouts = (12_000,) if self._cluster.calm else self.timeouts
         self._machine = TransactionalProducer(owner.name, self._dice.choice(timeouts))
         self.is_over = False
         self._first_ids = self._machine.ids
@@ -209,7 +235,7 @@ class Producer:
         if hosts:
             host = hosts[int(self._dice.random() * len(hosts))]
             cluster.coordinators.ask(host.node, message, told, asker=self, intent=intent)
-        cluster.later(self._dice.choice(REQUEST_TIMEOUTS) if hosts else VACANT, partial(told, None))
+        cluster.later(self._dice.choice(self.patience) if hosts else VACANT, partial(told, None))
 
     def _init(self, ids: tuple[int, int] = (-1, -1)) -> None:
         """Take the id over; with `ids`, if nobody else has since it was told them."""
@@ -425,25 +451,12 @@ class Producer:
         self._with(version, [there], partial(self._commit_offsets_by, version, there, tries))
 
     def _commit_offsets_by(self, version: int, there: PartitionId, tries: int) -> None:
-        cluster, owner, places = self._cluster, self._owner, self._places()
+        places = self._places()
         if not places:
             self._fail()
             return
         self._machine.is_used = True
-        owner.offset += 1
-        producer_id, epoch = self._machine.ids
-        message = gm.TxnOffsetCommitRequest(
-            transactional_id=owner.name,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            group=owner.group,
-            offsets=[
-                gm.GroupOffset(
-                    topic=places[0].topic, partition=0, offset=owner.offset, metadata=f"{cluster.new_id()}"
-                )
-            ],
-            version=version,
-        )
+        message = self._offsets(version, places)
 
         def told(reply: gm.CommitGroupOffsetsResponse | None) -> None:
             if tries and (reply is None or reply.error in _AGAIN):
@@ -455,6 +468,20 @@ class Producer:
                 self._then(self._step)
 
         self._ask(there, message, told, self._intent)
+
+    def _offsets(self, version: int, places: Sequence[PartitionId]) -> gm.TxnOffsetCommitRequest:
+        """An offset of its group, by a name of its own, for the oracle to know it again."""
+        owner, name = self._owner, f"{self._cluster.new_id()}"
+        owner.offset += 1
+        producer_id, epoch = self._machine.ids
+        return gm.TxnOffsetCommitRequest(
+            transactional_id=owner.name,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            group=owner.group,
+            offsets=[gm.GroupOffset(topic=places[0].topic, partition=0, offset=owner.offset, metadata=name)],
+            version=version,
+        )
 
     def _finish(self) -> None:
         """In calm: what was committed is told, and nothing of it stays undecided."""
@@ -484,11 +511,7 @@ class Producer:
                 return
             match machine.ended(committed, reply):
                 case Ended.DONE:
-                    self._owner.look()
-                    if self._cluster.calm and committed:
-                        self._then(self._finish)
-                    else:
-                        self._then(self._begin, self._dice.choice((0.0, 0.0, 0.2, 1.0)))
+                    self._done(committed)
                 case Ended.FENCED:
                     self._fenced()
                 case Ended.TIMED_OUT:
@@ -501,6 +524,14 @@ class Producer:
                     self.is_over = intent.is_over = True
 
         self._ask(self._coordinator, structs.replace(request, version=self._version), told, intent)
+
+    def _done(self, committed: bool) -> None:
+        """A transaction has ended."""
+        self._owner.look()
+        if self._cluster.calm and committed:
+            self._then(self._finish)
+        else:
+            self._then(self._begin, self._dice.choice((0.0, 0.0, 0.2, 1.0)))
 
     def _check_timeout(self) -> None:
         """S32, as far as clocks are right, and the transaction has its epoch for itself."""

@@ -7,6 +7,7 @@ oracle judges the answers by the committed log alone.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ...core.broker import effects as fx
+from ...core.broker.coordination.shards import ShardKind
 from ...core.broker.events import CoordinationArrived, ShardRead
 from ...core.control.internal_topics import InternalTopic
 from ...core.coordination.routing import GROUP_TOPIC, partition_for_group
@@ -25,10 +27,12 @@ from ...core.messages import transactions as tm
 from ...core.types import BatchMeta, PartitionId, TransactionMarker
 from ..errors import require
 from ..faults.traps import END
-from ..oracles.committed import NOTHING, Ledger, Records
+from ..oracles.groups.facts import ISOLATION, MAX_SIZE, NOTHING, OFFSETS_KEPT, SESSION, Topics, Written
+from ..oracles.groups.log import GroupLog, Records
+from ..oracles.groups.watched import WatchedShard
 from ..oracles.transactions import Intent
 from ..settings import INTERNAL, Topic
-from ..world.disk import WHOLE, Stored
+from ..world.disk import WHOLE, Disk, Stored
 from ..world.network import ModelBatches, Question
 from ..world.node import Host, Node
 from .fetches import BATCH_SIZE
@@ -36,10 +40,12 @@ from .fetches import BATCH_SIZE
 if TYPE_CHECKING:
     from ..world.cluster import Cluster
 
-ISOLATION = 1.5
 SETTINGS = GroupSettings(
-    consumer_session_timeout_ms=6_000,
-    consumer_heartbeat_interval_ms=1_000,
+    consumer_session_timeout_ms=int(1000 * SESSION),
+    consumer_heartbeat_interval_ms=2_000,
+    offsets_retention_ms=int(1000 * OFFSETS_KEPT),
+    offsets_retention_check_interval_ms=3_000,
+    max_size=MAX_SIZE,
     isolation_timeout_ms=int(1000 * ISOLATION),
 )
 WALL = 1_700_000_000.0
@@ -51,6 +57,8 @@ LATE_READ = 0.1
 LONG_READ = 4.0
 ROUNDING = 1e-6
 _ABOUT_ENDS = (tm.InitTransactionsRequest, tm.EndTransactionRequest)
+COMPACTED = 0.8
+"""How likely a cleaner takes out a record that it may."""
 OVERDUE = 20.0
 """After so many seconds a request has certainly been answered, or its process is gone."""
 WAITS_FOR_AN_END = 15.0
@@ -82,7 +90,7 @@ class BatchMaker:
         max_bytes: int,
     ) -> ModelBatches:
         payload = f"shard:{self._cluster.new_id()}"
-        self._cluster.coordinators.records[payload] = tuple(records)
+        self._cluster.coordinators.built(payload, tuple(records))
         meta = BatchMeta(-1, len(records), -1, BATCH_SIZE)
         if producer is not None:
             meta = meta._replace(
@@ -145,7 +153,18 @@ class Coordinators:
         self.commits = self.loads = self.reads = self.beats = 0
         """Good answers, and shards that were loaded; they show that a run is about something."""
         self._waiting: dict[Asked, None] = {}
-        self._ledgers: dict[PartitionId, Ledger] = {}
+        self.topics = Topics()
+        self.writing: Written | None = None
+        """The batch of a shard of groups that is being built."""
+        self._written: dict[str, Written] = {}
+        """The batches of shards of groups, by payload."""
+        self._decoded: dict[str, list[tuple[Any, Any]]] = {}
+        """The same as shards read them: each is read by many, and again and again."""
+        self._shards: dict[tuple[int, PartitionId], WatchedShard] = {}
+        """By node: the shard of each of its partitions of groups, or the last that it had."""
+        self._calm_since: dict[int, float] = {}
+        """Since when nothing arrives late any more, by the clock of each node."""
+        self._logs: dict[PartitionId, GroupLog] = {}
         self._covered: dict[tuple[int, int, PartitionId, int], int] = {}
         """By node, process, partition and leader epoch: up to where its log was handed to its shard."""
         self._led: dict[PartitionId, dict[int, dict[int, float]]] = {}
@@ -184,8 +203,8 @@ class Coordinators:
         if not self._cluster.transactions.arrives(asked):
             return
         asked.node, asked.process, asked.arrived = node.id, node.process, self._cluster.now
-        ledger = self._ledger_of(asked.message)
-        asked.committed = len(ledger.facts.committed) if ledger is not None else 0
+        log = self.log_of_group(asked.message.group) if hasattr(asked.message, "group") else None
+        asked.committed = log.length if log is not None else 0
         self._waiting[asked] = None
         if isinstance(asked.message, tm.InitTransactionsRequest):
             self._cluster.transactions.opened(asked.message.transactional_id)
@@ -239,37 +258,39 @@ class Coordinators:
             None if topic is None else PartitionId(GROUP_TOPIC, partition_for_group(group, topic.partitions))
         )
 
-    def _ledger_of(self, message: Any) -> Ledger | None:
-        """Of the group that a request is about; None of one that is about none, or of no promise any more."""
-        partition = self.partition_of(message.group) if hasattr(message, "group") else None
-        facts = self._cluster.oracle.partitions.get(partition) if partition is not None else None
-        if partition is None or facts is None or facts.unclean:
+    def log_of_group(self, group: str) -> GroupLog | None:
+        """The committed log that keeps a group."""
+        partition = self.partition_of(group)
+        return self.log_of(partition) if partition is not None else None
+
+    def log_of(self, partition: PartitionId) -> GroupLog | None:
+        """The committed log of a partition, all of it read; None where nothing is promised any more."""
+        facts = self._cluster.oracle.partitions.get(partition)
+        if facts is None or facts.unclean:
             return None
-        ledger = self._ledgers.get(partition)
-        if ledger is None:
-            ledger = self._ledgers[partition] = Ledger(facts)
-        ledger.read_on(self.records, self.ends)
-        return ledger
+        log = self._logs.get(partition)
+        if log is None:
+            log = self._logs[partition] = GroupLog(facts, self.topics)
+        log.read_on(self.records, self.ends, self._written)
+        return log
 
     def _judge(self, node: Node, asked: Asked, response: Any) -> None:
         """Judge an answer without an error."""
-        message, ledger = asked.message, self._ledger_of(asked.message)
-        if ledger is None:
+        message = asked.message
+        partition = self.partition_of(message.group) if hasattr(message, "group") else None
+        log = self.log_of(partition) if partition is not None else None
+        if log is None or partition is None:
             return
-        partition = self.partition_of(message.group)
-        assert partition is not None
         self.is_loaded(node, partition)
         match response:
             case gm.CommitGroupOffsetsResponse():
-                self._is_committed(message, response, ledger)
+                self._is_committed(message, response, log)
             case gm.GroupOffsetsResponse():
-                self._is_current(node, asked, response, ledger)
+                self._is_current(node, asked, response, log)
             case gm.ConsumerGroupHeartbeatResponse() if message.member_epoch >= 0:
                 self.beats += 1
                 given = message.group, response.member_id, response.member_epoch
-                require(
-                    given in ledger.epochs, "S28", "node {}: {} is told, and not committed", node.id, given
-                )
+                require(given in log.given, "S28", "node {}: {} is told, and not committed", node.id, given)
                 self._has_lease(node, partition)
 
     def is_loaded(self, node: Node, partition: PartitionId) -> None:
@@ -288,31 +309,27 @@ class Coordinators:
         )
 
     def _is_committed(
-        self, message: gm.CommitGroupOffsetsRequest, response: gm.CommitGroupOffsetsResponse, ledger: Ledger
+        self,
+        message: gm.CommitGroupOffsetsRequest | gm.TxnOffsetCommitRequest,
+        response: gm.CommitGroupOffsetsResponse,
+        log: GroupLog,
     ) -> None:
-        """S28: a commit that is told to be done is in the committed log, once."""
+        """S28: a commit that is told to be done is in the committed log, once; within a transaction also again."""
+        may_repeat = isinstance(message, gm.TxnOffsetCommitRequest)
         done = {(each.topic, each.partition) for each in response.partitions if not each.error}
         for each in message.offsets:
             if (each.topic, each.partition) in done:
                 self.commits += 1
-                count = ledger.marks[each.metadata]
-                require(
-                    count == 1,
-                    "S28",
-                    "{}: {} is told, and committed {} times",
-                    ledger.facts.name,
-                    each,
-                    count,
-                )
+                count, name = log.marks[each.metadata], log.facts.name
+                right = count == 1 or (may_repeat and count > 1)
+                require(right, "S28", "{}: {} is told, and committed {} times", name, each, count)
 
-    def _is_current(
-        self, node: Node, asked: Asked, response: gm.GroupOffsetsResponse, ledger: Ledger
-    ) -> None:
+    def _is_current(self, node: Node, asked: Asked, response: gm.GroupOffsetsResponse, log: GroupLog) -> None:
         """S29: an offset that is told was the last one when its request came, or has become it since."""
         if self._cluster.settings.recreations:
             return  # what was committed to another topic of that name is told to nobody
         self.reads += 1
-        group, right = asked.message.group, ledger.told_since(asked.committed)
+        group, right = asked.message.group, log.told_since(asked.committed)
         told = {r.OffsetKey(group, each.topic, each.partition): each for each in response.offsets}
         whole = asked.message.partitions is None
         for key in {*told, *(each for each in right if whole and each.group == group)}:
@@ -321,9 +338,9 @@ class Coordinators:
                 continue
             found = (each.offset, each.metadata) if each is not None else (NOTHING.offset, NOTHING.metadata)
             allowed = right.get(key, [(NOTHING.offset, NOTHING.metadata)])
-            invariant = "S34" if key in ledger.transactional else "S29"
+            invariant = "S34" if key in log.transactional else "S29"
             require(found in allowed, invariant, f"node {node.id} tells {found} of {key}, right is {allowed}")
-            is_open = asked.message.require_stable and ledger.is_open(key, asked.committed)
+            is_open = asked.message.require_stable and log.is_open(key, asked.committed)
             require(
                 not is_open, "S34", f"node {node.id} tells {found} of {key} as stable, and it is undecided"
             )
@@ -368,7 +385,7 @@ class Coordinators:
             entry
             for batch in found
             if batch.state == WHOLE
-            for entry in self._entries(batch, decode)
+            for entry in self._entries(disk, batch, decode)
             if entry.offset >= start
         )
         next_offset = max(found[-1].meta.next_offset, start + 1) if found else effect.end
@@ -387,15 +404,22 @@ class Coordinators:
 
         cluster.on(node, delay, done)
 
-    def _entries(self, batch: Stored, decode: Callable[..., Any]) -> list[Entry | Marker]:
+    def _entries(self, disk: Disk, batch: Stored, decode: Callable[..., Any]) -> list[Entry | Marker]:
         """The entries that a shard reads of one batch."""
         meta = batch.meta
         producer = ProducerId(meta.producer_id, meta.producer_epoch) if meta.transactional else None
         if meta.marker is not None:
             assert producer is not None
             return [Marker(meta.base_offset, producer, meta.marker.committed)]
-        decoded = (decode(key, value) for key, value in self.records[batch.payload])
-        return [Entry(meta.base_offset + at, key, value, producer) for at, (key, value) in enumerate(decoded)]
+        decoded = self._decoded.get(batch.payload)
+        if decoded is None:
+            decoded = [decode(key, value) for key, value in self.records[batch.payload]]
+            self._decoded[batch.payload] = decoded
+        return [
+            Entry(meta.base_offset + at, key, value, producer)
+            for at, (key, value) in enumerate(decoded)
+            if meta.base_offset + at not in disk.compacted
+        ]
 
     def _cover(self, host: Host, leader_epoch: int, start: int, end: int) -> None:
         """Of the log that is read for that leadership, [start, end) is handed to its shard."""
@@ -428,7 +452,80 @@ class Coordinators:
         """Run by run it is made as any other topic is, when all nodes are there to get replicas."""
         self._cluster.topics.look()
 
+    def compact(self, host: Host, dice: random.Random) -> None:
+        """Take records of groups out of a replica that a later one of their key replaces, as a cleaner does."""
+        node, replica = host.node, host.replica
+        if node.broker is None or node.paused or replica is None or host.partition in node.offline:
+            return
+        decided: dict[int, bool] = {}
+        seen: set[Any] = set()
+        gone: list[int] = []
+        for each in reversed(self._all_entries(host, min(replica.log.high_watermark, host.disk.end))):
+            producer_id = each.producer.producer_id if each.producer is not None else -1
+            if isinstance(each, Marker):
+                decided[producer_id] = each.committed
+            elif producer_id >= 0 and producer_id not in decided:
+                # From an open transaction on nothing replaces anything.
+                seen, gone = set(), []
+            elif not decided.get(producer_id, True) or each.key in seen:
+                gone.append(each.offset)
+            elif each.key is not None:
+                seen.add(each.key)
+        host.disk.compacted.update(each for each in gone if dice.random() < COMPACTED)
+
+    def _all_entries(self, host: Host, end: int) -> list[Entry | Marker]:
+        decode = host.node.broker.shards.kinds[host.partition.topic].decode  # type: ignore[union-attr]
+        batches = [each for each in host.disk.batches if each.meta.next_offset <= end]
+        return [entry for batch in batches for entry in self._entries(host.disk, batch, decode)]
+
     # Shards
+
+    def built(self, payload: str, records: Records) -> None:
+        """A shard's batch has got its bytes."""
+        self.records[payload] = records
+        if self.writing is not None:
+            self._written[payload], self.writing.payload = self.writing, payload
+            self.writing = None
+
+    def watch(self, node: Node, partition: PartitionId, kind: ShardKind) -> WatchedShard:
+        """The shard of a leadership of a node."""
+        shard = self._shards[node.id, partition] = WatchedShard(self, partition, kind)
+        return shard
+
+    def stepped(self) -> None:
+        """Count a step of a shard."""
+        self._cluster.events += 1
+
+    @property
+    def now(self) -> float:
+        """The virtual time."""
+        return self._cluster.now
+
+    def look(self) -> None:
+        """G7 and GL1, once in a while: what shards hold is what their logs say, and in calm no member is silent."""
+        cluster = self._cluster
+        for (number, partition), shard in self._shards.items():
+            node = cluster.nodes[number]
+            if node.broker is None or node.paused or self.log_of(partition) is None:
+                continue
+            if not any(each.partition == partition and each.active for each in node.broker.shards.facts()):
+                continue
+            host = node.hosts[partition]
+            if host.busy_since is None and not host.jobs:
+                shard.check_replay(partial(self._all_entries, host, host.disk.end))
+            if cluster.calm and self.can_commit(partition):
+                now = node.clock(cluster.now)
+                shard.check_silent(now, self._calm_since.setdefault(number, now))
+
+    def leads_since(self, partition: PartitionId, node: Node) -> float:
+        """Seconds for which a node has led a partition, by its own clock."""
+        clocks = self._led.get(partition, {})
+        return node.clock(self.now) - clocks[max(clocks)][node.id] if clocks else 0.0
+
+    def can_commit(self, partition: PartitionId) -> bool:
+        """Whether enough of its replicas are in sync."""
+        record = self._cluster.store.partitions[partition].record
+        return len(record.isr) >= record.min_isr
 
     def settled(self, node: Node) -> None:
         """S31: when a turn has ended, a node has a shard for each partition that it leads, and no others."""
@@ -450,8 +547,8 @@ class Coordinators:
             node = self._cluster.nodes.get(versioned.record.leader)
             if partition.topic not in INTERNAL or node is None or node.id == without or node.broker is None:
                 continue
-            if len(versioned.record.isr) < versioned.record.min_isr:
-                continue  # nothing can be committed, so nothing can be loaded
+            if not self.can_commit(partition):
+                continue  # so nothing can be loaded
             active = {each.partition for each in node.broker.shards.facts() if each.active}
             require(
                 partition in active, "L16", "node {} leads {}, and does not coordinate", node.id, partition

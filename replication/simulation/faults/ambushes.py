@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec import structs
-
 from ...core.coordination.routing import GROUP_TOPIC
 from ...core.types import NO_LEADER, PartitionId
 from ..world.node import Node
@@ -60,14 +58,7 @@ def _lead(injector: Injector, fault: Fault, node: int, partition: PartitionId) -
     if record.leader != NO_LEADER or node not in cluster.store.live:
         cluster.later(VACANT, partial(_lead, injector, fault, node, partition))
         return
-    moved = structs.replace(
-        record,
-        leader=node,
-        leader_epoch=record.leader_epoch + 1,
-        partition_epoch=record.partition_epoch + 1,
-    )
-    cluster.put_record(moved, "mover")
-    cluster.store_changed()
+    cluster.elect(record, node)
     for seconds in LOOKS:
         cluster.later(seconds, cluster.transactions.look)
 

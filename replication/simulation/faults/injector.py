@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import attrs
-from msgspec import structs
 
 from ...core import messages as m
 from ...core.control.admin_requests import Request
 from ...core.control.records import PartitionRecord
-from ...core.types import NO_LEADER, PartitionId
+from ...core.types import NO_LEADER, PartitionId, Value
 from ..settings import INTERNAL
 from ..world.cluster import Cluster
 from ..world.members import BEGINS
@@ -317,18 +316,15 @@ class Injector:
         place = fault.amount * len(cluster.settings.topics)
         settings, chance = cluster.settings.topics[int(place)], place % 1
         topic = cluster.store.topics.get(settings.name)
-        if topic is None or (topic.partitions >= MOST_PARTITIONS and fault.kind == "add a partition"):
-            return False
         if fault.kind == "add a partition":
-            request: Request = m.CreatePartitionsRequest(name=topic.name, partitions=topic.partitions + 1)
-        else:
-            # Never under what the run was drawn with: so many machines may lose what they hold.
-            least = settings.min_insync_replicas
-            most = min(least + 1, settings.replication_factor)
-            request = m.AlterConfigRequest(
-                name=topic.name, config={"min_insync_replicas": most if chance < 0.5 else least}
-            )
-        return cluster.admin_request(request) is not None
+            return cluster.topics.grow(settings.name, MOST_PARTITIONS)
+        if topic is None:
+            return False
+        # Never under what the run was drawn with: so many machines may lose what they hold.
+        least = settings.min_insync_replicas
+        most = min(least + 1, settings.replication_factor)
+        config: dict[str, Value] = {"min_insync_replicas": most if chance < 0.5 else least}
+        return cluster.admin_request(m.AlterConfigRequest(name=topic.name, config=config)) is not None
 
     def _delete(self, fault: Fault, nodes: list[Node]) -> bool:
         """Have a topic deleted, and another of its name made soon after."""
@@ -350,14 +346,7 @@ class Injector:
         others = [m for m in record.isr if m != record.leader and m in store.live]
         if not others or record.leader == NO_LEADER:
             return False
-        moved = structs.replace(
-            record,
-            leader=others[int(place % 1 * len(others))],
-            leader_epoch=record.leader_epoch + 1,
-            partition_epoch=record.partition_epoch + 1,
-        )
-        self.cluster.put_record(moved, "mover")
-        self.cluster.store_changed()
+        self.cluster.elect(record, others[int(place % 1 * len(others))])
         return True
 
 

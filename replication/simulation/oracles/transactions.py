@@ -16,7 +16,7 @@ from ...core.transactions.epochs import FIRST_VERSION
 from ...core.transactions.records import TransactionValue, decode_transaction
 from ...core.types import BatchMeta, PartitionId
 from ..errors import require
-from .committed import Records
+from .groups.log import Records
 
 if TYPE_CHECKING:
     from .facts import PartitionFacts

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import attrs
 from msgspec import structs
 
 from ...core.broker.context import BrokerSettings, Context
 from ...core.broker.coordination.shards import ShardKind
 from ...core.broker.machine import Broker
 from ...core.broker.ports import COLD, Cold, LogRange, LogReadError
+from ...core.coordination.routing import GROUP_TOPIC
+from ...core.coordination.shard import Shard
 from ...core.errors import ErrorCode
 from ...core.partition import effects as fx
 from ...core.partition import events as ev
@@ -99,6 +102,10 @@ class WatchedContext(Context):
         for partition in self.replicas:
             self._cluster.oracle.ticked(self._node.hosts[partition])
 
+    def watch_shard(self, partition: PartitionId, kind: ShardKind) -> Shard:
+        """The shard of a leadership, for the oracle to see its steps."""
+        return self._cluster.coordinators.watch(self._node, partition, kind)
+
     def watch_calls(self) -> None:
         """Note from now on each call of a replica."""
         self.parts = Parts(
@@ -150,6 +157,9 @@ class WatchedBroker(Broker):
         self, context: WatchedContext, seed: bytes, kinds: Sequence[ShardKind] | None = None
     ) -> None:
         super().__init__(context, seed, kinds)
+        if GROUP_TOPIC in self.shards.kinds:
+            watched = attrs.evolve(self.shards.kinds[GROUP_TOPIC], shard=context.watch_shard)
+            self.shards.kinds = {**self.shards.kinds, GROUP_TOPIC: watched}
         context.watch_calls()
 
     def tick_replicas(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from msgspec import structs
+
 from ...core.broker.context import BrokerSettings
 from ...core.broker.effects import WriteIsrs
 from ...core.broker.events import AskLogs, LogDeleted, LogFound, ViewRead
@@ -24,6 +26,7 @@ from ...core.partition.replica import ReplicaSettings
 from ...core.store_transaction import Committed, Conflict, Outcome, Put, Seen, SessionOver, Transaction
 from ...core.types import PartitionId
 from ..clients.current_reads import CurrentReads
+from ..clients.groups import Groups
 from ..driver.coordinators import SETTINGS as GROUPS
 from ..driver.coordinators import Coordinators, internal_topics
 from ..driver.fetches import BATCH_SIZE, FETCH_WAIT, LARGEST, Fetches
@@ -78,6 +81,7 @@ class Cluster(Hosting):
         self.current_reads = CurrentReads(self)
         self.coordinators = Coordinators(self)
         self.transactions = Transactions(self)
+        self.groups = Groups(self)
         self.fetches = Fetches(self)
         self.network = Network(self)
         self.pauses = Pauses(self)
@@ -147,6 +151,17 @@ class Cluster(Hosting):
             )
         self.oracle.record_stored(before, record, writer, joining)
         return version
+
+    def elect(self, record: rec.PartitionRecord, leader: int) -> None:
+        """A planned election."""
+        moved = structs.replace(
+            record,
+            leader=leader,
+            leader_epoch=record.leader_epoch + 1,
+            partition_epoch=record.partition_epoch + 1,
+        )
+        self.put_record(moved, "mover")
+        self.store_changed()
 
     def commit(
         self,
@@ -265,7 +280,7 @@ class Cluster(Hosting):
         self.later(0.01 + 0.09 * self.random.random(), arrive)
 
     def _look(self, node: Node, view: ClusterView) -> None:
-        if node.controller is None or node.broker is None:
+        if node.controller is None or node.broker is None or node.deaf_until > self.now:
             return
         if not node.broker.assignments.may_read(view.revision):
             return

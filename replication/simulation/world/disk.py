@@ -61,6 +61,8 @@ class Disk:
         """Whether compaction has taken anything out of it."""
         self.before: BatchMeta | None = None
         """The batch that stood just before the first one, if it is known."""
+        self.compacted: set[int] = set()
+        """Of an internal topic: offsets of the records that a cleaner has taken out, all of them committed."""
         self.forgot = False
         """Whether this log began again at its leader's log start, and so knows no producer from before."""
         self._gone: list[BatchMeta] = []
@@ -108,6 +110,7 @@ class Disk:
             self.restart(offset)
             return
         end = min(offset, self.end)
+        self.compacted.clear()  # they are copied again, whole
         while self.batches and self.batches[-1].meta.next_offset > offset:
             end = self.batches.pop().meta.base_offset
         while self.batches and self.batches[-1].state == LEFT_OUT:
@@ -122,7 +125,7 @@ class Disk:
     def restart(self, offset: int) -> None:
         """Drop everything and go on, empty, at `offset`."""
         self.batches, self.epochs, self.flat = [], [], [GONE] * offset
-        self.rotten = {}
+        self.rotten, self.compacted = {}, set()
         self.start = self.high_watermark = self.flushed = self.agreed = offset
         self.torn, self.before, self._gone = None, None, []
         self.forgot = offset > 0

@@ -314,6 +314,10 @@ class Members:
                     self._end(session, cluster.nodes[number])
         cluster.later(0.5, self.watch_sessions)
 
+    def stand_still(self, seconds: float) -> None:
+        """The store counts no time for so long, as if its machine were suspended."""
+        self._renewed = {session: renewed + seconds for session, renewed in self._renewed.items()}
+
     def end_session(self, node: Node) -> None:
         """That of its registration, whichever process that is of."""
         session = self._cluster.store.owner(node_key(node.id))

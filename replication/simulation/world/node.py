@@ -95,6 +95,8 @@ class Node:
     is_ahead: bool = False
     """Whether its folder has seen a later state of the store than that shows."""
     store_cuts: int = 0
+    deaf_until: float = 0.0
+    """Until when no news of the store reach it, though its session lives."""
     stalled_until: float = 0.0
     offline: frozenset[PartitionId] = frozenset()
     """In a log directory that its process cannot use any more, or damaged."""

@@ -44,6 +44,14 @@ class Topics:
             self._unwanted.add(name if by_name else f"{topic.topic_id}")
         return asked
 
+    def grow(self, name: str, most: int) -> bool:
+        """Have the controller add a partition to a topic that has fewer than `most`; whether it was asked."""
+        topic = self._cluster.store.topics.get(name)
+        if topic is None or topic.partitions >= most:
+            return False
+        request = m.CreatePartitionsRequest(name=name, partitions=topic.partitions + 1)
+        return self._cluster.admin_request(request) is not None
+
     def look(self) -> None:
         """Ask for what is missing; the first time only when every node is there to get replicas."""
         cluster = self._cluster

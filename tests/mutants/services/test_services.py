@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ...tiers import slow_but
-from ..worlds import hunt
 from .histories import histories
+from .hunt import hunt
 from .machines import SERVICES
 from .planted import REGISTRY
 
@@ -30,4 +30,4 @@ def test_nothing_is_promised_after_an_unclean_election() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(REGISTRY.mutants))
 def test_it_is_noticed(name: str) -> None:
-    assert hunt(name, "services", 60).caught
+    assert hunt(name, 60).caught

@@ -108,5 +108,5 @@ def test_no_copy_stays_damaged_where_any_living_log_may_be_elected(one: Run) -> 
 
 def test_calm_outlasts_the_timeout_of_a_marker_that_was_lost_before_it() -> None:
     """Seed 3087366: the marker was sent again at the last moment of calm, and followers were still fetching."""
-    with_transactions = Settings.swarm(3087366, transactions=True)
+    with_transactions = Settings.swarm(3087366, profile="transactions")
     assert with_transactions.calm > MARKER_TIMEOUT + Settings().storm / 3

@@ -61,7 +61,7 @@ def test_about_one_of_ten_seeds_hosts_transactions_and_such_a_run_can_be_played_
 
 def test_a_seed_that_is_to_host_them_is_otherwise_as_it_was_with_fewer_faults() -> None:
     for seed in range(100):
-        plain, forced = Settings.swarm(seed), Settings.swarm(seed, transactions=True)
+        plain, forced = Settings.swarm(seed), Settings.swarm(seed, profile="transactions")
         assert forced.transactions
         assert forced.faults == plain.faults and forced.nodes == plain.nodes
         kept = {each.name: each for each in plain.topics}
@@ -71,11 +71,11 @@ def test_a_seed_that_is_to_host_them_is_otherwise_as_it_was_with_fewer_faults() 
         else:
             assert plain.strength == 1.0
             assert forced.fault_rate == forced.strength * plain.fault_rate < plain.fault_rate
-    assert not Settings.swarm(1, (Topic(name="t"),), transactions=True).transactions
+    assert not Settings.swarm(1, (Topic(name="t"),), profile="transactions").transactions
 
 
 def test_seeds_have_clients_of_both_versions_few_epochs_and_ids_that_expire() -> None:
-    drawn = [Settings.swarm(seed, transactions=True) for seed in range(40)]
+    drawn = [Settings.swarm(seed, profile="transactions") for seed in range(40)]
     assert {each.last_epoch for each in drawn} == {1, 2, 4, LAST_EPOCH}
     assert {each.expires for each in drawn} == {0.0, 6.0}
     one = Run(4, attrs.evolve(PLAIN, transactions=8))
@@ -86,7 +86,7 @@ def test_seeds_have_clients_of_both_versions_few_epochs_and_ids_that_expire() ->
 
 @pytest.mark.slow
 def test_no_promise_is_broken_in_any_of_some_seeds_that_host_them() -> None:
-    runs = [Run(seed, Settings.swarm(seed, transactions=True)) for seed in range(SEEDS)]
+    runs = [Run(seed, Settings.swarm(seed, profile="transactions")) for seed in range(SEEDS)]
     for one in runs:
         one.play()
     kept = [one.cluster.transactions for one in runs]

@@ -64,7 +64,8 @@ class ShardKind:
 
     `machine` makes an empty state. `view` takes from the cluster what the state machine reads of it. `encode` and
     `decode` are a record's bytes and back; `decode` gives (None, None) for one that is not understood. `decode`
-    runs in another thread. `obey` carries out effects that `Shard` does not have.
+    runs in another thread. `obey` carries out effects that `Shard` does not have. `shard` makes the shard of a
+    leadership.
     """
 
     topic: str
@@ -74,6 +75,9 @@ class ShardKind:
     encode: Callable[[Any, Any | None], Encoded]
     decode: Callable[[bytes | None, bytes | None], Decoded]
     obey: Callable[[PartitionId, object], None] = lambda partition, effect: None
+    shard: Callable[[PartitionId, ShardKind], Shard] = lambda partition, kind: Shard(
+        kind.machine, kind.settings
+    )
 
 
 class ShardFacts(NamedTuple):
@@ -377,7 +381,7 @@ class Shards:
 
     def _begin(self, partition: PartitionId, role: LeaderRole) -> _Hosted:
         kind = self.kinds[partition.topic]
-        hosted = _Hosted(kind, partition, role, Shard(kind.machine, kind.settings), self._context.now)
+        hosted = _Hosted(kind, partition, role, kind.shard(partition, kind), self._context.now)
         self._hosted[partition] = hosted
         self._serving.on_followed = self._followed
         view = self._views.get(partition.topic)

@@ -97,6 +97,8 @@ class Transacting:
         self._producing = producing
         self._peers = peers
         self._shards: Shards
+        self._first: deque[Callable[[], None]] = deque()
+        """Markers and admissions of this turn: a shard hears of them in the order of its log, before anything else."""
         self._due: deque[Callable[[], None]] = deque()
         self.left: list[Callable[[], None]] = []
         """The tasks of the next turn."""
@@ -125,7 +127,7 @@ class Transacting:
 
     @property
     def is_due(self) -> bool:
-        return bool(self._due)
+        return bool(self._first or self._due)
 
     def begin(self) -> None:
         """A turn ends: what the one before has left to it is done, after what has come in it."""
@@ -134,8 +136,8 @@ class Transacting:
 
     def settle(self) -> None:
         """At the end of a turn: what steps have left to do."""
-        while self._due:
-            self._due.popleft()()
+        while self.is_due:
+            (self._first or self._due).popleft()()
 
     def _later(self, do: Callable[[], None]) -> None:
         self._due.append(do)
@@ -346,7 +348,7 @@ class Transacting:
         """Whether offsets may be committed in a transaction."""
         decide = self._admitting.pop(effect.request_id)
         # Before anything else of this turn: no marker may come in between.
-        self._due.appendleft(lambda: decide(effect.error))
+        self._first.append(lambda: decide(effect.error))
         self._context.is_unsettled = True
 
     # Markers
@@ -458,7 +460,7 @@ class Transacting:
         if self._shards.is_internal(partition.topic):
             producer = sev.ProducerId(markers.producer_id, markers.producer_epoch)
             marker = sev.Marker(offset, producer, markers.committed)
-            self._due.appendleft(lambda: self._shards.marked(partition, role, marker))
+            self._first.append(lambda: self._shards.marked(partition, role, marker))
             self._context.is_unsettled = True
 
     def _tell_later(self, told: Callable[[ErrorCode], None], error: ErrorCode) -> None:

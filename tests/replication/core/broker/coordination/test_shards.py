@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import pytest
 from msgspec import structs
@@ -22,6 +24,7 @@ from insync.replication.core.broker.events import (
 )
 from insync.replication.core.coordination import shard_events as sev
 from insync.replication.core.coordination.routing import GROUP_TOPIC
+from insync.replication.core.coordination.shard import Shard
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.groups import records as r
 from insync.replication.core.messages import Kind, PartitionName
@@ -453,6 +456,37 @@ def test_every_kind_of_request_to_a_coordinator_is_taken() -> None:
     assert Kind.FIND_COORDINATOR == 10
 
 
+def write_markers(*producer_ids: int, committed: bool = True) -> CoordinationArrived:
+    markers = [
+        tm.TransactionMarkers(
+            transactional_id="x",
+            producer_id=producer_id,
+            producer_epoch=0,
+            committed=committed,
+            version=2,
+            start_ms=0,
+            partitions=[PartitionName(topic=GROUP_TOPIC, partition=0)],
+        )
+        for producer_id in producer_ids
+    ]
+    return CoordinationArrived("w", tm.WriteMarkersRequest(coordinator_epoch=1, markers=markers))
+
+
+def test_markers_of_one_request_are_told_in_the_order_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that waits for the last of them would be given when an earlier one is committed."""
+    node, told, step = Node(), [], Shard.step
+
+    def noted(shard: Shard, event: sev.Event, *clocks: Any) -> Any:
+        if isinstance(event, sev.MarkerWritten):
+            told.append(event.marker.offset)
+        return step(shard, event, *clocks)
+
+    monkeypatch.setattr(Shard, "step", noted)
+    node.context.batches = Marking()
+    node.tell(write_markers(7, 8, 9))
+    assert told == [0, 1, 2]
+
+
 @pytest.mark.parametrize("in_one_turn", [True, False])
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_marker_in_the_turn_in_which_a_leadership_begins_counts(in_one_turn: bool, committed: bool) -> None:
@@ -460,16 +494,7 @@ def test_a_marker_in_the_turn_in_which_a_leadership_begins_counts(in_one_turn: b
     node = Node(leader=B, log_end=5)
     node.context.batches = Marking()
     node.leader, node.epoch = A, 2
-    markers = tm.TransactionMarkers(
-        transactional_id="x",
-        producer_id=7,
-        producer_epoch=0,
-        committed=committed,
-        version=2,
-        start_ms=0,
-        partitions=[PartitionName(topic=GROUP_TOPIC, partition=0)],
-    )
-    marking = CoordinationArrived("w", tm.WriteMarkersRequest(coordinator_epoch=1, markers=[markers]))
+    marking = write_markers(7, committed=committed)
     if in_one_turn:
         node._obey(node.broker.step(ViewRead(node.view()), node.now) + node.broker.step(marking, node.now))
         node._obey(node.broker.settle(node.now))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ...core.coordination.shard_events import Entry, Marker
-from ...core.groups import records as r
-from ...core.groups.state import GroupState
+from ....core.coordination.shard_events import Entry, Marker
+from ....core.groups import records as r
+from ....core.groups.state import GroupState
 
 Item = Entry | Marker
 

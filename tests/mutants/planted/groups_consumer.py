@@ -16,8 +16,7 @@ from insync.replication.core.groups.assignors.assignment import Partition, subsc
 from insync.replication.core.groups.consumer_members import ConsumerMembers
 from insync.replication.core.messages import groups as gm
 
-from ..registry import Patch
-from ._registry import mutant
+from ..catalogue import Patch, mutant
 
 
 def _commit_rule(patch: Patch, rule: Callable[[int, int, int | None], bool]) -> None:
@@ -35,12 +34,12 @@ def _commit_rule(patch: Patch, rule: Callable[[int, int, int | None], bool]) -> 
     patch.setattr(offset_commits, "_check_partition", check)
 
 
-@mutant("GZ17", "a commit must carry the member's present epoch (KAFKA-19779)", "G3")
+@mutant("GZ17", "a commit must carry the member's present epoch (KAFKA-19779)")
 def _(patch: Patch) -> None:
     _commit_rule(patch, lambda epoch, current, given: epoch == current)
 
 
-@mutant("GZ18", "a member whose answer was lost is fenced", "GL4")
+@mutant("GZ18", "a member whose answer was lost is fenced")
 def _(patch: Patch) -> None:
     right = consumer_group._check_epoch
 
@@ -50,12 +49,12 @@ def _(patch: Patch) -> None:
     patch.setattr(consumer_group, "_check_epoch", check)
 
 
-@mutant("GZ17b", "any partition may be committed at any earlier epoch", "G3")
+@mutant("GZ17b", "any partition may be committed at any earlier epoch")
 def _(patch: Patch) -> None:
     _commit_rule(patch, lambda epoch, current, given: epoch <= current)
 
 
-@mutant("GZ19", "a partition that a member still has to release counts as free", "G4")
+@mutant("GZ19", "a partition that a member still has to release counts as free")
 def _(patch: Patch) -> None:
     right = consumer_group.reconcile
     plain = consumer_group.advance
@@ -76,7 +75,7 @@ def _(patch: Patch) -> None:
     patch.setattr(consumer_members, "advance", advance)
 
 
-@mutant("GZ20", "a partition that a member has released itself stays blocked for it", "GL1")
+@mutant("GZ20", "a partition that a member has released itself stays blocked for it")
 def _(patch: Patch) -> None:
     right = consumer_group.reconcile
 
@@ -86,7 +85,7 @@ def _(patch: Patch) -> None:
     patch.setattr(consumer_group, "reconcile", reconcile)
 
 
-@mutant("GZ21", "an empty group's target epoch is left behind", "G5")
+@mutant("GZ21", "an empty group's target epoch is left behind")
 def _(patch: Patch) -> None:
     right = consumer_group._retarget
 
@@ -97,7 +96,7 @@ def _(patch: Patch) -> None:
     patch.setattr(consumer_group, "_retarget", retarget)
 
 
-@mutant("GZ22", "the timer of an earlier revocation keeps running", "G8")
+@mutant("GZ22", "the timer of an earlier revocation keeps running")
 def _(patch: Patch) -> None:
     right = ConsumerMembers.applied
 
@@ -115,7 +114,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ConsumerMembers, "applied", applied)
 
 
-@mutant("GZ23", "a static member that leaves for a while is removed", "GL4")
+@mutant("GZ23", "a static member that leaves for a while is removed")
 def _(patch: Patch) -> None:
     right = ConsumerMembers.beat
 
@@ -127,7 +126,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ConsumerMembers, "beat", beat)
 
 
-@mutant("GZ39", "the members with one partition more have fixed places", "GL4")
+@mutant("GZ39", "the members with one partition more have fixed places")
 def _(patch: Patch) -> None:
     right = uniform.keep_quotas
 
@@ -146,7 +145,7 @@ def _(patch: Patch) -> None:
     patch.setattr(uniform, "keep_quotas", keep_quotas)
 
 
-@mutant("GZ48", "a late copy of an earlier heartbeat is believed", "G4")
+@mutant("GZ48", "a late copy of an earlier heartbeat is believed")
 def _(patch: Patch) -> None:
     right = ConsumerMembers.beat
 

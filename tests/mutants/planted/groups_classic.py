@@ -15,11 +15,10 @@ from insync.replication.core.groups.classic_members import ClassicMembers
 from insync.replication.core.groups.classic_state import ClassicPhase, ClassicState
 from insync.replication.core.groups.mixed_members import MixedMembers
 
-from ..registry import Patch
-from ._registry import mutant
+from ..catalogue import Patch, mutant
 
 
-@mutant("GZ16", "an old generation may commit", "G3")
+@mutant("GZ16", "an old generation may commit")
 def _(patch: Patch) -> None:
     right = offset_commits._check_classic
 
@@ -29,7 +28,7 @@ def _(patch: Patch) -> None:
     patch.setattr(offset_commits, "_check_classic", check)
 
 
-@mutant("GZ24", "an assignment by the leader of an earlier generation is stored", "G5")
+@mutant("GZ24", "an assignment by the leader of an earlier generation is stored")
 def _(patch: Patch) -> None:
     right = ClassicMembers._sync
 
@@ -42,7 +41,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ClassicMembers, "_sync", sync)
 
 
-@mutant("GZ25", "an id that no member came back with blocks the others from joining", "GL1")
+@mutant("GZ25", "an id that no member came back with blocks the others from joining")
 def _(patch: Patch) -> None:
     right, complete = ClassicMembers._set, ClassicMembers.fire
 
@@ -62,7 +61,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ClassicMembers, "fire", fire)
 
 
-@mutant("GZ26", "the new id of a static member is reported but not written", "G9")
+@mutant("GZ26", "the new id of a static member is reported but not written")
 def _(patch: Patch) -> None:
     right = ClassicMembers._replace
     patch.setattr(
@@ -72,7 +71,7 @@ def _(patch: Patch) -> None:
     )
 
 
-@mutant("GZ27", "a static member that returns while the others wait for their assignment is admitted", "GL1")
+@mutant("GZ27", "a static member that returns while the others wait for their assignment is admitted")
 def _(patch: Patch) -> None:
     right = ClassicMembers._replace
 
@@ -89,7 +88,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ClassicMembers, "_replace", replace)
 
 
-@mutant("GZ28", "ids are given out without bound", "GL3")
+@mutant("GZ28", "ids are given out without bound")
 def _(patch: Patch) -> None:
     right = ClassicMembers._join
     patch.setattr(classic_joins, "MAX_PENDING", 1 << 30)
@@ -104,7 +103,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ClassicMembers, "_join", join)
 
 
-@mutant("GZ29", "members learn their assignment before it is committed", "G1")
+@mutant("GZ29", "members learn their assignment before it is committed")
 def _(patch: Patch) -> None:
     right = ClassicMembers._sync
 
@@ -116,7 +115,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ClassicMembers, "_sync", sync)
 
 
-@mutant("GZ56", "a static member that is away counts as heard when the others have joined", "GL1")
+@mutant("GZ56", "a static member that is away counts as heard when the others have joined")
 def _(patch: Patch) -> None:
     right = ClassicMembers._complete
 
@@ -128,7 +127,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ClassicMembers, "_complete", complete)
 
 
-@mutant("GZ61", "a static member that is away counts as heard when the others have their assignment", "GL1")
+@mutant("GZ61", "a static member that is away counts as heard when the others have their assignment")
 def _(patch: Patch) -> None:
     right = ClassicMembers._sync
 
@@ -147,7 +146,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ClassicMembers, "_sync", sync)
 
 
-@mutant("GZ62", "a group that changes its protocol restarts all sessions", "GL1")
+@mutant("GZ62", "a group that changes its protocol restarts all sessions")
 def _(patch: Patch) -> None:
     patch.setattr(
         ClassicMembers,
@@ -162,9 +161,7 @@ def _(patch: Patch) -> None:
     )
 
 
-@mutant(
-    "GZ63", "a later coordinator does not distribute the assignment with which a group was downgraded", "GL1"
-)
+@mutant("GZ63", "a later coordinator does not distribute the assignment with which a group was downgraded")
 def _(patch: Patch) -> None:
     right = ClassicMembers.activate
 
@@ -177,12 +174,12 @@ def _(patch: Patch) -> None:
     patch.setattr(ClassicState, "misfit", lambda self, view: "")
 
 
-@mutant("GZ64", "a static leader that returns gets an unchanged assignment although a topic has grown", "GL1")
+@mutant("GZ64", "a static leader that returns gets an unchanged assignment although a topic has grown")
 def _(patch: Patch) -> None:
     patch.setattr(ClassicState, "misfit", lambda self, view: "")
 
 
-@mutant("GZ60", "a classic member of a mixed group avoids a release by joining again and again", "GL1")
+@mutant("GZ60", "a classic member of a mixed group avoids a release by joining again and again")
 def _(patch: Patch) -> None:
     right = MixedMembers._join
 
@@ -196,7 +193,7 @@ def _(patch: Patch) -> None:
     patch.setattr(MixedMembers, "_join", join)
 
 
-@mutant("GZ36", "a partition that moves is given to its new owner at once", "G4")
+@mutant("GZ36", "a partition that moves is given to its new owner at once")
 def _(patch: Patch) -> None:
     patch.setattr(
         CooperativeStickyAssignor,
@@ -205,7 +202,7 @@ def _(patch: Patch) -> None:
     )
 
 
-@mutant("GZ38", "partitions are exchanged although that makes nothing more even", "GL5", "GL1")
+@mutant("GZ38", "partitions are exchanged although that makes nothing more even")
 def _(patch: Patch) -> None:
     right = StickyAssignor.assign
 
@@ -220,7 +217,7 @@ def _(patch: Patch) -> None:
     patch.setattr(StickyAssignor, "assign", assign)
 
 
-@mutant("GZ30", "an upgraded group stays a classic one until its next batch", "G14")
+@mutant("GZ30", "an upgraded group stays a classic one until its next batch")
 def _(patch: Patch) -> None:
     right = consumer_members.move_up
 
@@ -245,20 +242,18 @@ def _(patch: Patch) -> None:
     patch.setattr(consumer_members, "move_up", move_up)
 
 
-@mutant(
-    "GZ58", "a partition that a classic member still has to release is free when its group is upgraded", "G4"
-)
+@mutant("GZ58", "a partition that a classic member still has to release is free when its group is upgraded")
 def _(patch: Patch) -> None:
     patch.setattr(group_moves, "_held_still", lambda found, given, view: dict.fromkeys(found, frozenset()))
 
 
-@mutant("GZ59", "a member receives start positions for partitions that it was not given", "G4")
+@mutant("GZ59", "a member receives start positions for partitions that it was not given")
 def _(patch: Patch) -> None:
     right = offset_commits._check_meaning
     patch.setattr(offset_commits, "_check_meaning", lambda asked, held, view: right(asked, None, view))
 
 
-@mutant("GZ55", "a member removed from a mixed group joins it again with its former partitions", "G4")
+@mutant("GZ55", "a member removed from a mixed group joins it again with its former partitions")
 def _(patch: Patch) -> None:
     right = MixedMembers._join
 

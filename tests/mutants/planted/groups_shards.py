@@ -19,16 +19,15 @@ from insync.replication.core.groups.classic_members import ClassicMembers
 from insync.replication.core.groups.consumer_members import ConsumerMembers
 from insync.replication.core.groups.shard import GroupCoordinator
 
-from ..registry import Patch
-from ._registry import mutant
+from ..catalogue import Patch, mutant
 
 
-@mutant("GZ1", "a request is answered when the log has accepted its records", "G1")
+@mutant("GZ1", "a request is answered when the log has accepted its records")
 def _(patch: Patch) -> None:
     patch.setattr(Replies, "_due_offset", lambda self, reply: 0)
 
 
-@mutant("GZ2", "a coordinator serves before the high watermark has reached the start of the epoch", "G2")
+@mutant("GZ2", "a coordinator serves before the high watermark has reached the start of the epoch")
 def _(patch: Patch) -> None:
     right = Shard._try_activate
 
@@ -42,7 +41,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Shard, "_try_activate", try_activate)
 
 
-@mutant("GZ3", "a load ends with its first range", "G7")
+@mutant("GZ3", "a load ends with its first range")
 def _(patch: Patch) -> None:
     right = Shard._read
 
@@ -54,7 +53,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Shard, "_read", read)
 
 
-@mutant("GZ4", "a range without remaining records is read again and again", "GL2")
+@mutant("GZ4", "a range without remaining records is read again and again")
 def _(patch: Patch) -> None:
     right = Shard._read
 
@@ -64,33 +63,6 @@ def _(patch: Patch) -> None:
                 self._read_on()
         else:
             right(self, event, clock)
-
-    patch.setattr(Shard, "_read", read)
-
-
-@mutant("GZ5", "the state outlives the role", "G2", "G7", "G9")
-def _(patch: Patch) -> None:
-    right = Shard._led
-
-    def led(self: Shard, event: ev.ShardLed, clock: Any) -> None:
-        make, kept = self._make, self.__dict__.get("kept")
-        if kept is not None:
-            self._make = lambda: kept
-        right(self, event, clock)
-        self._make = make
-        self.__dict__["kept"] = self.machine
-
-    patch.setattr(Shard, "_led", led)
-
-
-@mutant("GZ6", "a log read that an earlier leadership requested is loaded, too", "G7", "GL4")
-def _(patch: Patch) -> None:
-    right = Shard._read
-
-    def read(self: Shard, event: ev.LogRead, clock: Any) -> None:
-        if self._role is not None:
-            event = structs.replace(event, leader_epoch=self._role.leader_epoch)
-        right(self, event, clock)
 
     patch.setattr(Shard, "_read", read)
 
@@ -111,12 +83,12 @@ def _strict_load(patch: Patch, wrong: Callable[[GroupCoordinator, ev.Entry], boo
     patch.setattr(Shard, "_read", read)
 
 
-@mutant("GZ7", "a tombstone of an unknown key is treated as impossible", "GL2")
+@mutant("GZ7", "a tombstone of an unknown key is treated as impossible")
 def _(patch: Patch) -> None:
     _strict_load(patch, lambda machine, entry: entry.value is None and entry.key.group not in machine.groups)
 
 
-@mutant("GZ8", "a load asserts that a partition has one owner", "GL2")
+@mutant("GZ8", "a load asserts that a partition has one owner")
 def _(patch: Patch) -> None:
     def wrong(machine: GroupCoordinator, entry: ev.Entry) -> bool:
         state = machine.groups.get(getattr(entry.key, "group", ""))
@@ -132,12 +104,12 @@ def _(patch: Patch) -> None:
     _strict_load(patch, wrong)
 
 
-@mutant("GZ9", "a load starts no timers", "GL1")
+@mutant("GZ9", "a load starts no timers")
 def _(patch: Patch) -> None:
     patch.setattr(ConsumerMembers, "activate", lambda self, state, clock, session_ms, bonus_ms: None)
 
 
-@mutant("GZ10", "a load grants members no extra time", "G8", "G4")
+@mutant("GZ10", "a load grants members no extra time")
 def _(patch: Patch) -> None:
     right = ConsumerMembers.activate
 
@@ -155,12 +127,12 @@ def _(patch: Patch) -> None:
     patch.setattr(ClassicMembers, "activate", without)
 
 
-@mutant("GZ11", "a member is removed although its heartbeats could not arrive", "G8")
+@mutant("GZ11", "a member is removed although its heartbeats could not arrive")
 def _(patch: Patch) -> None:
     patch.setattr(Timers, "slip", lambda self, seconds: None)
 
 
-@mutant("GZ12", "a coordinator without followers renews sessions", "G4", "G8")
+@mutant("GZ12", "a coordinator without followers renews sessions")
 def _(patch: Patch) -> None:
     right = Replies._is_proved
 
@@ -170,7 +142,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Replies, "_is_proved", is_proved)
 
 
-@mutant("GZ12b", "a read needs no proof", "G2")
+@mutant("GZ12b", "a read needs no proof")
 def _(patch: Patch) -> None:
     right = Replies._is_proved
 
@@ -180,7 +152,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Replies, "_is_proved", is_proved)
 
 
-@mutant("GZ13", "contact with one follower is enough", "G4", "G2")
+@mutant("GZ13", "contact with one follower is enough")
 def _(patch: Patch) -> None:
     def since(self: Contact, leader: int, isr: Any, now: float) -> float:
         times = [self._asked_after.get(node, float("-inf")) for node in isr if node != leader]
@@ -189,7 +161,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Contact, "since", since)
 
 
-@mutant("GZ14", "a member's session counts from the answer", "G4")
+@mutant("GZ14", "a member's session counts from the answer")
 def _(patch: Patch) -> None:
     right = Membership._take
 
@@ -210,7 +182,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ConsumerMembers, "fire", fire)
 
 
-@mutant("GZ54", "a refused batch fails only the first of its decisions", "G1")
+@mutant("GZ54", "a refused batch fails only the first of its decisions")
 def _(patch: Patch) -> None:
     right = Shard._refused
 

@@ -10,11 +10,10 @@ from insync.replication.core.client.held_partitions import HeldPartitions
 from insync.replication.core.client.membership import Membership
 from insync.replication.core.groups.consumer_members import ConsumerMembers
 
-from ..registry import Patch
-from ._registry import mutant
+from ..catalogue import Patch, mutant
 
 
-@mutant("GZ40", "a commit includes the records that the running poll returns", "G12")
+@mutant("GZ40", "a commit includes the records that the running poll returns")
 def _(patch: Patch) -> None:
     right = HeldPartitions.hand_out
 
@@ -34,7 +33,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Membership, "_go_on", go_on)
 
 
-@mutant("GZ41", "a partition that is assigned again continues where it was left", "G12")
+@mutant("GZ41", "a partition that is assigned again continues where it was left")
 def _(patch: Patch) -> None:
     left: dict[tuple[int, Any], int | None] = {}
     right, found = HeldPartitions.revoked, HeldPartitions.serve
@@ -52,7 +51,7 @@ def _(patch: Patch) -> None:
     patch.setattr(HeldPartitions, "serve", serve)
 
 
-@mutant("GZ42", "records are handed out while the revocation commits", "G13")
+@mutant("GZ42", "records are handed out while the revocation commits")
 def _(patch: Patch) -> None:
     right = Membership._withhold
 
@@ -63,7 +62,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Membership, "_withhold", withhold)
 
 
-@mutant("GZ43", "a fenced member continues to send heartbeats", "G13")
+@mutant("GZ43", "a fenced member continues to send heartbeats")
 def _(patch: Patch) -> None:
     right = Membership._send_beat
 
@@ -75,7 +74,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Membership, "_send_beat", send_beat)
 
 
-@mutant("GZ44", "a client keeps a coordinator that does not answer", "GL1")
+@mutant("GZ44", "a client keeps a coordinator that does not answer")
 def _(patch: Patch) -> None:
     right = Membership._forget_coordinator
 
@@ -87,7 +86,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Membership, "_forget_coordinator", forget)
 
 
-@mutant("GZ50", "a member continues after its session", "G4")
+@mutant("GZ50", "a member continues after its session")
 def _(patch: Patch) -> None:
     def check(self: Membership, now: float) -> None:
         if self._lease_end is not None and now >= self._lease_end:
@@ -109,7 +108,7 @@ def _(patch: Patch) -> None:
     patch.setattr(HeldPartitions, "assign", assign)
 
 
-@mutant("GZ52", "a parked heartbeat of a static member that is away is looked at again", "G9")
+@mutant("GZ52", "a parked heartbeat of a static member that is away is looked at again")
 def _(patch: Patch) -> None:
     right = ConsumerMembers._leave
 

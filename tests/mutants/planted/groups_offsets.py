@@ -16,11 +16,10 @@ from insync.replication.core.groups import shard as group_shard
 from insync.replication.core.groups.classic_state import ClassicPhase
 from insync.replication.core.groups.shard import GroupCoordinator
 
-from ..registry import Patch
-from ._registry import mutant
+from ..catalogue import Patch, mutant
 
 
-@mutant("GZ31", "offsets expire while a rebalance is running", "G11")
+@mutant("GZ31", "offsets expire while a rebalance is running")
 def _(patch: Patch) -> None:
     right = group_expiry._is_over
 
@@ -32,7 +31,7 @@ def _(patch: Patch) -> None:
     patch.setattr(group_expiry, "_is_over", is_over)
 
 
-@mutant("GZ34", "a marker is reported as applied while the log is still being read", "G10")
+@mutant("GZ34", "a marker is reported as applied while the log is still being read")
 def _(patch: Patch) -> None:
     right = Shard._mark
 
@@ -44,12 +43,12 @@ def _(patch: Patch) -> None:
     patch.setattr(Shard, "_mark", mark)
 
 
-@mutant("GZ35", "an offset that a transaction is about to replace is reported as stable", "G10")
+@mutant("GZ35", "an offset that a transaction is about to replace is reported as stable")
 def _(patch: Patch) -> None:
     patch.setattr(offset_commits, "_undecided", lambda state: set())
 
 
-@mutant("GZ32", "offsets expire that a transaction is about to replace", "G11", "GL6")
+@mutant("GZ32", "offsets expire that a transaction is about to replace")
 def _(patch: Patch) -> None:
     right = group_expiry.expire
 
@@ -59,7 +58,7 @@ def _(patch: Patch) -> None:
     patch.setattr(group_shard, "expire", expire)
 
 
-@mutant("GZ33", "a transaction's offsets count from its marker", "G7")
+@mutant("GZ33", "a transaction's offsets count from its marker")
 def _(patch: Patch) -> None:
     right = GroupCoordinator.mark
 
@@ -73,7 +72,7 @@ def _(patch: Patch) -> None:
     patch.setattr(GroupCoordinator, "mark", mark)
 
 
-@mutant("GZ46", "offsets expire although a member reads the topic", "G11")
+@mutant("GZ46", "offsets expire although a member reads the topic")
 def _(patch: Patch) -> None:
     right = group_expiry._is_over
 

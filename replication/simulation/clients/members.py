@@ -1,4 +1,4 @@
-"""Processes with a consumer in a group: poll, work, poll again; and nodes in between that lose what they say."""
+"""Processes with a consumer in a group, of either protocol: poll, work, poll again."""
 
 from __future__ import annotations
 
@@ -15,50 +15,56 @@ from ...core.client.membership import Membership, MembershipSettings
 from ...core.groups.assignors.assignment import Assignor
 from ...core.groups.records import TopicPartition
 from ...core.messages import groups as gm
-from .facts import MAX_POLL
-from .world import Process, World
+from ..oracles.groups.facts import MAX_POLL
+from ..world.node import Node
+from .process import Process
 
 if TYPE_CHECKING:
-    from .brokers import Broker, Cluster
+    from .groups import Groups
 
-LAZY = "h"
-"""The group whose members never commit: nothing but heartbeats tells them of their coordinator. A coordinator that
-others have left answers nothing about a group once it has accepted a write to it, which it cannot commit.
-"""
+REQUEST_TIMEOUT = 2.0
+CLOSE_WITHIN = 5.0
+BEATS = gm.ConsumerGroupHeartbeatRequest | gm.HeartbeatRequest
 
 
-class Client(Process):
-    """One process. `serving`: what its machine allows it to hand out."""
+class Member(Process):
+    """One process. `serving`: the partitions that its machine lets it hand out, and the next offset of each."""
 
-    commits = True
-    """Whether it commits by its membership."""
     most = 20
     """Records of a partition in a poll."""
 
     def __init__(
         self,
-        cluster: Cluster,
+        groups: Groups,
         number: int,
         group: str,
         topics: tuple[str, ...],
         instance: str | None,
-        assignors: Sequence[Assignor] = (),
+        assignors: Sequence[Assignor],
+        *,
+        lazy: bool,
     ) -> None:
-        """assignors: of a member of the classic protocol; none: it speaks the consumer protocol."""
-        world: World = cluster.world
-        super().__init__(world, f"c{number}", rate=world.random.uniform(0.97, 1.03))
-        self.cluster = cluster
+        """assignors: of a member of the classic protocol; none: it speaks the consumer protocol.
+
+        lazy: it never commits, so that nothing but heartbeats tells it of its coordinator. One that others have
+        left answers nothing about a group once it has accepted a write to it, which it cannot commit.
+        """
+        self.groups, self.dice = groups, groups.dice
+        super().__init__(groups.cluster, f"c{number}", rate=self.dice.uniform(0.97, 1.03))
         self.group = group
+        self.topics = topics
         self.serving: dict[TopicPartition, int] = {}
-        self.lazy = group == LAZY or not self.commits
-        self.auto = not self.lazy and world.chance(0.6)
+        self.working: dict[TopicPartition, tuple[int, int]] = {}
+        """The records that the last poll has returned: of each partition the first offset, and the end."""
+        self.lazy = lazy
+        self.auto = not lazy and self.dice.random() < 0.6
         common: dict[str, Any] = {
             "group": group,
             "instance_id": instance,
             "enable_auto_commit": self.auto,
             "auto_commit_interval": 1.0,
             "max_poll_interval": MAX_POLL,
-            "request_timeout": 2.0,
+            "request_timeout": REQUEST_TIMEOUT,
         }
         self.classic = bool(assignors)
         self.membership: Membership
@@ -69,30 +75,33 @@ class Client(Process):
             self.membership = ClassicMembership(old, self.clock)
         else:
             self.membership = Membership(MembershipSettings(member_id=f"m{number}", **common), self.clock)
-        self.said: deque[tuple[Broker, Any, int]] = deque(maxlen=6)
-        """The last heartbeats that told all, to whom, and of which leader epoch."""
+        self.said: deque[tuple[Node, Any]] = deque(maxlen=6)
+        """The last heartbeats that told all, and to whom."""
         self.is_losing = False
         """Whether its caller is being told what it has lost."""
         self.lingers_until = 0.0
         """Until when its caller holds what it is to let go. If it speaks the classic protocol, it joins again and
         again meanwhile, and never sends a heartbeat that could tell it that its time is over."""
-        self._joins = 0
         self.heard_at = 0.0
         """When the last answer without an error came."""
-        self.topics = topics
         self.stopping = False
         self.failed: me.Failed | None = None
-        self._coordinator: Broker | None = None
-        self._asked: dict[int, int] = {}
-        self._polling = False
+        self._joins = 0
+        self._coordinator: Node | None = None
+        self._asked: set[int] = set()
         self._callbacks = 0
-        self._working: dict[TopicPartition, tuple[int, int]] = {}
         self._ticking: float | None = None
         self._commit_ids = 0
-        self._offset_marks: dict[TopicPartition, int] = {}
+        self._asked_at: dict[TopicPartition, int] = {}
+        """How long the committed log was when the position of a partition was asked for."""
         self.tell(me.Subscribed(topics=topics))
         self._learn_topics()
-        self.after(world.random.uniform(0, 0.5), self._poll)
+        self.after(self.dice.uniform(0, 0.5), self._poll)
+
+    @property
+    def instance(self) -> str | None:
+        """Its name, if it is a static member."""
+        return self.membership.settings.instance_id
 
     def lease_is_over(self) -> bool:
         """Whether this process would hand out nothing, were it to look at its clock now."""
@@ -103,15 +112,16 @@ class Client(Process):
         return self.clock >= end
 
     def _learn_topics(self) -> None:
-        view = self.cluster.view
-        if self.world.now < self.lingers_until and isinstance(self.membership, ClassicMembership):
+        view = self.groups.view
+        if self.cluster.now < self.lingers_until and isinstance(self.membership, ClassicMembership):
             self.membership._rejoin(self.clock)
         counts = {name: info.partitions for name, info in view.topics.items()}
-        self.tell(me.TopicsKnown(names=view.names, counts=counts, looked=frozenset({"a", "b"})))
+        self.tell(me.TopicsKnown(names=view.names, counts=counts, looked=frozenset(self.groups.topics)))
         if not self.stopping:
             self.after(0.5, self._learn_topics)
 
     def resubscribe(self, topics: tuple[str, ...]) -> None:
+        """Read other topics from now on."""
         self.topics = topics
         self.tell(me.Subscribed(topics=topics))
 
@@ -119,14 +129,13 @@ class Client(Process):
 
     def _poll(self) -> None:
         """One poll: the caller is done with what the last one returned."""
-        for partition, (first, end) in self._working.items():
-            self.cluster.oracle.done_with(self, partition, first, end)
-        consumed, self._working = self._working, {}
-        self._polling = True
+        for partition, (first, end) in self.working.items():
+            self.groups.handing.done_with(self, partition, first, end)
+        consumed, self.working = self.working, {}
         self.tell(me.PollBegan())
         if consumed and not self.auto and not self.lazy and not self.stopping:
             self._commit({each: end for each, (_, end) in consumed.items() if each in self.serving})
-        self.after(self.world.random.uniform(0.05, 0.5), self._end_poll)
+        self.after(self.dice.uniform(0.05, 0.5), self._end_poll)
 
     def _end_poll(self) -> None:
         if self._callbacks:
@@ -137,23 +146,22 @@ class Client(Process):
         self.tell(me.Tick())
         handed: dict[TopicPartition, int] = {}
         for partition, position in sorted(self.serving.items()):
-            end = min(position + self.most, self.cluster.oracle_end(partition))
+            end = min(position + self.most, self.groups.end_of(partition))
             if position < end:
-                self.cluster.oracle.handing_out(self, partition, position)
-                self._working[partition] = position, end
+                self.groups.handing.handing_out(self, partition, position)
+                self.working[partition] = position, end
                 self.serving[partition] = handed[partition] = end
-        self._polling = False
         self.tell(me.PollEnded(handed=handed))
         if self.stopping:
             return
-        pause = self.world.random.uniform(0.0, 0.6)
-        if not self.world.calm and self.world.chance(0.01):
-            pause = self.world.random.uniform(2.0, 2 * MAX_POLL)
-        self._work(pause)
+        pause = self.dice.uniform(0.0, 0.6)
+        if not self.cluster.calm and self.dice.random() < 0.01:
+            pause = self.dice.uniform(2.0, 2 * MAX_POLL)
+        self.after(pause, self._work)
 
-    def _work(self, pause: float) -> None:
-        """On what the poll has returned; then comes the next one."""
-        self.after(pause, self._poll)
+    def _work(self) -> None:
+        """The caller has worked on what the poll has returned."""
+        self._poll()
 
     def _commit(self, offsets: dict[TopicPartition, int]) -> None:
         if offsets:
@@ -170,16 +178,18 @@ class Client(Process):
         """Close in good order."""
         if not self.stopping:
             self.stopping = True
-            for partition, (first, end) in self._working.items():
-                self.cluster.oracle.done_with(self, partition, first, end)
-            self._working = {}
-            self.tell(me.Closed(deadline=self.clock + 5.0))
+            for partition, (first, end) in self.working.items():
+                self.groups.handing.done_with(self, partition, first, end)
+            self.working = {}
+            self.tell(me.Closed(deadline=self.clock + CLOSE_WITHIN))
 
     # The machine
 
     def tell(self, event: me.Event) -> None:
+        """One event into its membership, and all that follows from it."""
         if not self.up:
             return
+        self.cluster.events += 1
         for effect in self.membership.step(event, self.clock):
             match effect:
                 case me.FindCoordinator(token=token):
@@ -205,8 +215,7 @@ class Client(Process):
         self._tick_later()
 
     def _serve(self, partition: TopicPartition, offset: int | None) -> None:
-        since = self._offset_marks.get(partition, 0)
-        self.cluster.oracle.begins(self, partition, offset, since)
+        self.groups.handing.begins(self, partition, offset, self._asked_at.get(partition, 0))
         self.serving[partition] = offset if offset is not None else 0
 
     def _call_back(self, kind: me.CallbackKind, partitions: frozenset[TopicPartition]) -> None:
@@ -218,14 +227,14 @@ class Client(Process):
             self.tell(me.CallbackDone())
 
         if kind is not me.CallbackKind.ASSIGNED:
-            self.cluster.oracle.takes_back(self, partitions)
+            self.groups.handing.takes_back(self, partitions)
         if kind is me.CallbackKind.LOST:
             self.is_losing = True
             for each in partitions:
-                self._working.pop(each, None)
-        seconds = self.world.random.uniform(0.0, 0.3)
+                self.working.pop(each, None)
+        seconds = self.dice.uniform(0.0, 0.3)
         if kind is me.CallbackKind.REVOKED:
-            seconds = max(seconds, self.lingers_until - self.world.now)
+            seconds = max(seconds, self.lingers_until - self.cluster.now)
         self.after(seconds, done)
 
     def _tick_later(self) -> None:
@@ -233,7 +242,7 @@ class Client(Process):
         if due is None or (self._ticking is not None and self._ticking <= due):
             return
         self._ticking = due
-        self.after(due - self.clock, lambda: self._tick(due))
+        self.after(due - self.clock, partial(self._tick, due))
 
     def _tick(self, due: float) -> None:
         if self._ticking == due:
@@ -244,69 +253,75 @@ class Client(Process):
 
     def _find(self, token: int) -> None:
         """Any node says who leads, as far as it knows."""
-        any_node = self.world.random.choice(self.cluster.brokers)
+        self._asked.add(token)
+        nodes = [node for node in self.cluster.nodes.values() if node.up]
 
-        def asked() -> None:
-            leader, epoch = any_node.leader, any_node.epoch
-            self.world.send(any_node, self, lambda: found(leader, epoch))
-
-        def found(leader: int, epoch: int) -> None:
+        def told(response: gm.FindCoordinatorResponse) -> None:
+            (found,) = response.coordinators
             if token not in self._asked:
                 return
-            del self._asked[token]
-            if leader < 0:
+            self._asked.remove(token)
+            if found.error or found.node_id not in self.cluster.nodes:
                 self.tell(me.Lost(token=token))
             else:
-                self._coordinator = self.cluster.brokers[leader]
-                self.tell(me.CoordinatorFound(token=token, leader_epoch=epoch))
+                self._coordinator = self.cluster.nodes[found.node_id]
+                self.tell(me.CoordinatorFound(token=token, leader_epoch=found.leader_epoch))
 
-        self._asked[token] = 1
-        self.world.send(self, any_node, asked)
-        self.after(1.0, lambda: self._lost(token))
+        if nodes:
+            self.ask(self.dice.choice(nodes), gm.FindCoordinatorRequest(keys=[self.group]), told)
+        self.after(1.0, partial(self._lost, token))
 
     def _send(self, send: me.Send) -> None:
-        target = self._coordinator
-        assert target is not None
-        message = send.message
-        if isinstance(message, gm.JoinGroupRequest):
-            self._joins += 1
-            message = structs.replace(message, fresh_id=f"{self.name}-{self._joins}")
+        assert self._coordinator is not None
+        node, message = self._coordinator, self._dressed(send)
+        self._asked.add(send.token)
+        began = self.cluster.now
+
+        def told(reply: Any) -> None:
+            if send.token in self._asked and self.groups.hears(self, node, message, reply, began):
+                self._asked.remove(send.token)
+                if not reply.error:
+                    self.heard_at = self.cluster.now
+                self.tell(me.Answered(token=send.token, reply=reply))
+
+        self.ask(node, message, told)
+        if isinstance(message, gm.SyncGroupRequest) and message.assignments and not self.cluster.calm:
+            # A copy lies in a socket until the group is further.
+            for _ in range(2):
+                self.groups.echo(node, message, self.dice.uniform(0.0, 4.0))
+        self.after(send.timeout, partial(self._lost, send.token))
+
+    def _dressed(self, send: me.Send) -> Any:
+        """A request with what its connection adds; the oracle is told of it."""
+        handing, message = self.groups.handing, send.message
+        if hasattr(message, "coordinator_epoch"):
+            message = structs.replace(message, coordinator_epoch=send.leader_epoch)
         match message:
             case gm.ConsumerGroupHeartbeatRequest():
                 if message.member_epoch == gm.JOIN:
-                    self.cluster.oracle.joins(self)
+                    handing.joins(self)
                 if message.owned is not None:
-                    self.said.append((target, message, send.leader_epoch))
+                    assert self._coordinator is not None
+                    self.said.append((self._coordinator, message))
             case gm.JoinGroupRequest():
-                self.cluster.oracle.joins(self)
+                handing.joins(self)
+                self._joins += 1
+                return structs.replace(message, fresh_id=f"{self.name}-{self._joins}")
             case gm.CommitGroupOffsetsRequest():
                 for each in message.offsets:
                     for partition in self._named(each.topic, each.partition):
-                        self.cluster.oracle.commits_to(self, partition, each.offset)
+                        handing.commits_to(self, partition, each.offset)
+                # By a name of its own, for the oracle to know it again.
+                named = [
+                    structs.replace(each, metadata=f"{self.cluster.new_id()}") for each in message.offsets
+                ]
+                return structs.replace(message, offsets=named)
             case gm.GroupOffsetsRequest(partitions=wanted):
+                log = self.cluster.coordinators.log_of_group(self.group)
                 for name in wanted or ():
                     for partition in self._named(name.topic, name.partition):
-                        self._offset_marks[partition] = len(self.cluster.oracle.log)
-        self._asked[send.token] = 1
-        began = self.world.now
-
-        def answered(reply: Any) -> None:
-            self.world.send(target, self, lambda: heard(reply))
-
-        def heard(reply: Any) -> None:
-            if send.token in self._asked and self.cluster.hears(self, message, reply, self.world.now - began):
-                del self._asked[send.token]
-                if not getattr(reply, "error", 0):
-                    self.heard_at = self.world.now
-                self.tell(me.Answered(token=send.token, reply=reply))
-
-        self.world.send(self, target, lambda: target.ask(message, send.timeout, send.leader_epoch, answered))
-        if isinstance(message, gm.SyncGroupRequest) and message.assignments and not self.world.calm:
-            # A copy lies in a socket until the group is further.
-            copy = partial(target.ask, message, send.timeout, send.leader_epoch, lambda reply: None)
-            for _ in range(2):
-                self.world.later(self.world.random.uniform(0.0, 4.0), partial(target.run, copy))
-        self.after(send.timeout, lambda: self._lost(send.token))
+                        self._asked_at[partition] = 0 if log is None else log.length
+        return message
 
     def _named(self, topic: str, number: int) -> list[TopicPartition]:
         """The partition of that name that this client holds."""
@@ -315,5 +330,6 @@ class Client(Process):
         return [TopicPartition(each, number) for each in ids if TopicPartition(each, number) in held]
 
     def _lost(self, token: int) -> None:
-        if self._asked.pop(token, None) is not None:
+        if token in self._asked:
+            self._asked.remove(token)
             self.tell(me.Lost(token=token))
