@@ -24,10 +24,10 @@ HEAD = """# Planted errors, and what notices them
     python -m tests.mutants --seconds 400 --survey 0 --results FILE
     python -m tests.mutants.page FILE > docs/planted-errors.md
 
-The seconds are processor time on a busy machine. The seeds of K250 to K262, and of names that begin with TZ, are
-seeds of `insync simulate --profile transactions`. Those of K230 to K240, TZ37, TZ48, and of names that begin with
-GZ, are seeds of `--profile groups`. A change of the simulator may change the seeds at which it finds an error. This
-command lists the rows that no longer hold:
+The seconds are processor time on a busy machine. Errors in the files `transacting` and `transactions` of
+`tests/mutants/planted` are hunted in seeds of `insync simulate --profile transactions`, those in `shards` and
+`groups_*` in seeds of `--profile groups`. A change of the simulator may change the seeds at which it finds an error.
+This command lists the rows that no longer hold:
 
     python -m tests.mutants.confirm          # minutes, not hours
 """

@@ -31,7 +31,24 @@ QUICK = (
 
 RARE = ("K250", "TZ3", "TZ45", "TZ50")
 """Errors of transactions that take hundreds of seeds."""
-OF_TRANSACTIONS = [each.name for each in load().values() if each.is_of_transactions and each.name not in RARE]
+OF_TRANSACTIONS = [each.name for each in load().values() if each.profile == "transactions"]
+OF_GROUPS = (
+    "GZ1",
+    "GZ3",
+    "GZ8",
+    "GZ9",
+    "GZ10",
+    "GZ11",
+    "GZ17",
+    "GZ21",
+    "GZ22",
+    "GZ23",
+    "GZ39",
+    "GZ40",
+    "GZ42",
+    "GZ51",
+)
+"""Errors of groups that take a few seeds."""
 
 STATE = ("Z1", "Z9", "Z28", "Z30", "Z53")
 """Those that leave the cluster in a state that is wrong by itself."""
@@ -47,9 +64,17 @@ def test_it_is_noticed(name: str) -> None:
     assert found.caught, f"{name} ({found.title}) went unnoticed for {found.events} events"
 
 
-@pytest.mark.parametrize("name", slow_but(OF_TRANSACTIONS, "K254", "TZ2", "TZ16", "TZ27"))
+@pytest.mark.parametrize(
+    "name", slow_but([each for each in OF_TRANSACTIONS if each not in RARE], "K254", "TZ2", "TZ16", "TZ27")
+)
 def test_an_error_of_transactions_is_noticed(name: str) -> None:
     found = hunt(name, Limits(end=60))
+    assert found.caught, f"{name} ({found.title}) went unnoticed for {found.events} events"
+
+
+@pytest.mark.parametrize("name", slow_but(OF_GROUPS, "GZ1", "GZ17", "GZ51"))
+def test_an_error_of_groups_is_noticed(name: str) -> None:
+    found = hunt(name, Limits(end=20))
     assert found.caught, f"{name} ({found.title}) went unnoticed for {found.events} events"
 
 

@@ -15,11 +15,13 @@ _CORE = ROOT / "replication" / "core"
 _OTHERS = {"node": ROOT / "replication", "storage": ROOT}
 """The rooms beside the core that the page names, and the folder where each lies."""
 PAGE = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+GROUPS = (ROOT / "docs" / "groups.md").read_text(encoding="utf-8")
+_PLANTED = re.compile(r"\b(?:[GT]?Z|K)\d+[a-z]?\b")
 
 
-def rows(first: str) -> list[list[str]]:
+def rows(first: str, page: str = PAGE) -> list[list[str]]:
     """The cells of the table whose heading begins with `first`."""
-    table = PAGE.split(f"| {first} |", 1)[1].split("\n\n", 1)[0]
+    table = page.split(f"| {first} |", 1)[1].split("\n\n", 1)[0]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
 
 
@@ -47,7 +49,7 @@ def test_every_rule_names_invariants_that_are_checked_and_proofs_that_exist() ->
         invariants = re.findall(r"\b[SL]\d+b?\b", needed)
         assert invariants, rule
         assert set(invariants) <= set(CHECKED), rule
-        planted = re.findall(r"\b(?:TZ|Z|K)\d+[a-z]?\b", proofs)
+        planted = _PLANTED.findall(proofs)
         files = re.findall(r"`(test_\w+\.py)`", proofs)
         assert planted or files, rule
         assert set(planted) <= load().keys(), rule
@@ -55,7 +57,8 @@ def test_every_rule_names_invariants_that_are_checked_and_proofs_that_exist() ->
 
 
 def test_every_planted_error_shows_that_some_rule_is_checked() -> None:
-    shown = {name for row in rows("rule") for name in re.findall(r"\b(?:TZ|Z|K)\d+[a-z]?\b", row[4])}
+    cells = [row[4] for row in rows("rule")] + [row[2] for row in rows("invariant", GROUPS)]
+    shown = {name for cell in cells for name in _PLANTED.findall(cell)}
     assert load().keys() - shown == set(), "planted, and no rule of the page names it"
     assert shown - load().keys() == set(), "named by the page, and not planted"
 
@@ -71,12 +74,12 @@ def test_every_branch_that_need_not_be_taken_is_of_a_module_and_has_a_reason() -
 
 def test_every_invariant_is_explained() -> None:
     explained: set[str] = set()
-    for names, _ in rows("invariant"):
+    for names, *_ in rows("invariant") + rows("invariant", GROUPS):
         ends = re.fullmatch(r"([SL])(\d+) to [SL](\d+)", names)
         if ends:
             explained |= {f"{ends[1]}{number}" for number in range(int(ends[2]), int(ends[3]) + 1)}
         else:
-            explained |= set(re.findall(r"[SL]\d+b?", names))
+            explained |= set(re.findall(r"(?:[SLT]|GL?)\d+b?", names))
     assert explained == set(CHECKED)
 
 

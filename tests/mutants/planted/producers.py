@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from insync.replication.core.broker.producing import producing
 from insync.replication.core.messages import DescribeProducersResult
 from insync.replication.core.partition.producers import ProducerTable, SequenceVerdict
 from insync.replication.core.types import BatchMeta
@@ -41,3 +42,8 @@ def _(patch: Patch) -> None:
 @mutant("K32", "continue from what a producer has written although it is not committed")
 def _(patch: Patch) -> None:
     patch.setattr(DescribeProducersResult, "settled", property(lambda self: self.error == 0))
+
+
+@mutant("K239", "let clients write to an internal topic")
+def _(patch: Patch) -> None:
+    patch.setattr(producing, "INTERNAL_TOPICS", {})

@@ -7,7 +7,6 @@ from typing import Any
 from insync.replication.core.broker import events as ev
 from insync.replication.core.broker.coordination.shards import Shards
 from insync.replication.core.broker.fetching.serving import Serving
-from insync.replication.core.broker.producing import producing
 from insync.replication.core.coordination import shard_events as sev
 from insync.replication.core.partition.leader import LeaderRole
 from insync.replication.core.types import PartitionId
@@ -120,11 +119,6 @@ def _(patch: Patch) -> None:
 @mutant("K238", "forget the timers of a shard")
 def _(patch: Patch) -> None:
     patch.setattr(Shards, "_arm", lambda self, hosted: None)
-
-
-@mutant("K239", "let clients write to an internal topic")
-def _(patch: Patch) -> None:
-    patch.setattr(producing, "INTERNAL_TOPICS", {})
 
 
 @mutant("K240", "omit the last record of each piece of a shard's log")
