@@ -48,7 +48,7 @@ def _side(index: int, right: set[int]) -> Markup:
     return Markup(' class="number"') if index in right else Markup()
 
 
-def link(text: object, path: str, **query: object) -> Markup:
+def link(text: object, path: str, /, **query: object) -> Markup:
     """A link to one of our pages."""
     address = path + (f"?{urlencode({name: str(value) for name, value in query.items()})}" if query else "")
     return Markup('<a href="{}">{}</a>').format(address, text)

@@ -70,7 +70,7 @@ def _sizes(look: Look) -> Mapping[str, int]:
     return sizes
 
 
-def pager(path: str, first: int, count: int, **query: object) -> Markup:
+def pager(path: str, first: int, count: int, /, **query: object) -> Markup:
     """Links to the pages before and after."""
     if count <= PAGE and not first:
         return Markup("")

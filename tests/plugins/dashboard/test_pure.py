@@ -426,6 +426,16 @@ def test_pages_of_10_000_partitions_hold_what_fits_on_them() -> None:
     assert "51 to 100 of 10,000" in page and '<td class="number">50</td>' in page
 
 
+def test_the_links_to_further_topics_keep_the_filter() -> None:
+    watcher = Watcher("tcp://h:1")
+    known = look(partition())
+    (topic,) = known.topics.values()
+    watcher.look = attrs.evolve(known, topics={f"orders-{number:03}": topic for number in range(151)})
+    page = str(_topics.topics(watcher, "orders", 50))
+    assert "51 to 100 of 151" in page and "orders-099" in page
+    assert '"/topics?first=0&amp;text=orders"' in page and '"/topics?first=100&amp;text=orders"' in page
+
+
 @example(b'"\\ud800"', "auto")
 @given(
     st.binary(max_size=3000) | st.text(max_size=500).map(str.encode),
