@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
@@ -9,7 +10,7 @@ from typing import Any
 
 import attrs
 from markupsafe import Markup
-from nicegui import ui
+from nicegui import Client, ui
 
 from ....replication.errors import ReplicationError
 from .._findings import ERROR, worst
@@ -30,6 +31,8 @@ PAGES = (
 )
 REFRESH = 0.5
 """Seconds between two looks at whether there is anything new to show."""
+MOST_UNCONNECTED = 50
+"""Pages that were sent and have no WebSocket yet. One takes up to 0.5 MiB; the library keeps it for a minute."""
 
 
 _SESSION_END = f"""<script>
@@ -79,6 +82,7 @@ def login() -> Login | None:
 @contextmanager
 def frame(site: Site, title: str, here: str) -> Iterator[None]:
     """A page: `with frame(site, "Topics", "/topics"): ...`."""
+    _forget_unconnected()
     ui.add_css(CSS)
     ui.colors(primary="#0757b8", negative="#a40e26")
     ui.page_title(f"{title} - insync")
@@ -100,6 +104,13 @@ def frame(site: Site, title: str, here: str) -> Iterator[None]:
             yield
         finally:
             _PAUSED.pop()
+
+
+def _forget_unconnected() -> None:
+    """Programs that read pages never connect. A browser whose page was forgotten loads it again."""
+    sent = sorted(each.created for each in Client.instances.values() if not each.has_socket_connection)
+    if len(sent) > MOST_UNCONNECTED:
+        Client.prune_instances(client_age_threshold=time.time() - sent[-MOST_UNCONNECTED - 1])
 
 
 _PAUSED: list[dict[str, bool]] = []
