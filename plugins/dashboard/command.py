@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter, validators
 
-from ...replication.cli.clusters import Flag, Json, Servers, known, print_json
+from ...replication.cli.clusters import Flag, Json, Servers, known, print_json, say
 from ...replication.cli.errors import UsageError
 
 Port = Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65535))]
@@ -116,7 +116,7 @@ def _run(
         if as_json:
             print_json({"event": "ready", "url": url, "allow_changes": allow_changes})
         else:
-            print(f"the dashboard is at {url} (Ctrl-C ends it)")
+            say(f"the dashboard is at {url} (Ctrl-C ends it)")
         sys.stdout.flush()
 
     watcher = Watcher(nodes, hangs_after_ms=hangs_after_ms)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from ..core.wording import counted
-from .clusters import Flag, Json, print_json
+from .clusters import Flag, Json, print_json, say
 from .errors import CommandError, UsageError
 
 if TYPE_CHECKING:
@@ -207,10 +207,8 @@ def _say(done: str, told: list[AdoptedFolder], planned: Adoption | None, json: b
     if json:
         print_json(line)
         return
-    print(
-        f"{done}: cluster {line['cluster_id']}, nodes {', '.join(map(str, brokers))}, {counted(logs, 'log')}"
-    )
+    say(f"{done}: cluster {line['cluster_id']}, nodes {', '.join(map(str, brokers))}, {counted(logs, 'log')}")
     if planned is not None:
-        print(f"{counted(len(planned.topics), 'topic')} with {counted(len(planned.leaders), 'partition')}")
+        say(f"{counted(len(planned.topics), 'topic')} with {counted(len(planned.leaders), 'partition')}")
         for each in planned.without_effect:
-            print(f"a setting without effect here was left out: {each}", file=sys.stderr)
+            say(f"a setting without effect here was left out: {each}", to=sys.stderr)

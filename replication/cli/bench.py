@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import attrs
 from cyclopts import App, Parameter, validators
 
-from .clusters import Flag, Json, Servers, known, print_json
+from .clusters import Flag, Json, Servers, known, print_json, say
 from .errors import CommandError, UsageError
 
 if TYPE_CHECKING:
@@ -228,9 +228,9 @@ def _print(report: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(report)
         return
-    print(
+    say(
         f"{report['records']:,} records, {report['bytes']:,} bytes in {report['seconds']:g} s: "
         f"{report['records_per_second']:,.0f} records/s, {report['mib_per_second']:,.1f} MiB/s"
     )
     if report["latency_ms"]:
-        print("latency " + ", ".join(f"{name} {value:g} ms" for name, value in report["latency_ms"].items()))
+        say("latency " + ", ".join(f"{name} {value:g} ms" for name, value in report["latency_ms"].items()))

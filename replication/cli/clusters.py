@@ -5,16 +5,16 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import msgspec
 from cyclopts import Parameter
 
-from .errors import UsageError
+from ..core.wording import printable
+from .errors import UsageError, one_line
 
 Servers = Annotated[
     str,
@@ -64,9 +64,18 @@ def moment(option: str, text: str) -> int:
     return found
 
 
+def say(*lines: object, to: IO[str] | None = None, flush: bool = False) -> None:
+    """Print each on a line of its own. They may hold names that clients have chosen.
+
+    to: standard output if None.
+    """
+    for line in lines:
+        print(printable(str(line)), file=to, flush=flush)
+
+
 def print_json(value: Any) -> None:
     """value: may hold attrs classes and structs."""
-    sys.stdout.write(json.dumps(msgspec.to_builtins(value, enc_hook=str), ensure_ascii=False) + "\n")
+    say(json.dumps(msgspec.to_builtins(value, enc_hook=str), ensure_ascii=False))
 
 
 def as_text(name: str, data: bytes | None) -> dict[str, str | None]:
@@ -79,12 +88,17 @@ def as_text(name: str, data: bytes | None) -> dict[str, str | None]:
         return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
+class _Complaint(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return f"insync: {one_line(record.getMessage())}"
+
+
 @contextmanager
 def warnings_shown() -> Iterator[None]:
     """Show clients' warnings on stderr, such as offsets that are not there or writes that do not succeed yet."""
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
-    handler.setFormatter(logging.Formatter("insync: %(message)s"))
+    handler.setFormatter(_Complaint())
     logger = logging.getLogger("insync.client")
     logger.addHandler(handler)
     try:

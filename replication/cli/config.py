@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 from cyclopts import App, Parameter
 
-from .clusters import Json, Servers, known, print_json
+from .clusters import Json, Servers, known, print_json, say
 from .errors import UsageError
 from .topic import setting
 
@@ -91,10 +91,10 @@ def quotas(*, servers: Servers = "", json: Json = False) -> int:
         if json:
             print_json({_named(each.entity_type, each.name): each.limits for each in found})
         elif not found:
-            print("no limits are set; see: insync config quota --help")
+            say("no limits are set; see: insync config quota --help")
         for each in found if not json else ():
             limits = " ".join(f"{name}={value}" for name, value in each.limits.items())
-            print(f"{_named(each.entity_type, each.name)}: {limits}")
+            say(f"{_named(each.entity_type, each.name)}: {limits}")
 
     return run(show_them)
 
@@ -141,7 +141,7 @@ def quota(
             print_json(now)
         else:
             shown = " ".join(f"{limit}={value}" for limit, value in now.items()) or "no limits"
-            print(f"{entity}: {shown}")
+            say(f"{entity}: {shown}")
 
     return run(set_it)
 
@@ -163,4 +163,4 @@ def _print(config: dict[str, Value], json: bool) -> None:
         print_json(config)
     else:
         for name, value in sorted(config.items()):
-            print(f"{name}={value}")
+            say(f"{name}={value}")

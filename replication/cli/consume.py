@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import attrs
 from cyclopts import Parameter, validators
 
+from ..core.wording import printable
 from .clusters import Flag, Json, Servers, as_text, known, moment, warnings_shown
 from .errors import UsageError
 
@@ -200,4 +201,4 @@ def _json_line(record: ConsumerRecord) -> bytes:
     }
     if record.headers:
         fields["headers"] = [{"name": name, **as_text("value", value)} for name, value in record.headers]
-    return json_.dumps(fields, ensure_ascii=False).encode()
+    return printable(json_.dumps(fields, ensure_ascii=False)).encode()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter, validators
 
-from .clusters import Flag, Json, Servers, known, print_json
+from .clusters import Flag, Json, Servers, known, print_json, say
 from .errors import EXIT_FAILURE, UsageError, one_line
 
 if TYPE_CHECKING:
@@ -87,6 +87,6 @@ def print_outcomes(
     for (topic, partition), error in sorted(outcomes.items(), key=lambda each: each[0]):
         if error is None:
             said = words.get((topic, partition))
-            print(f"{topic}-{partition}: {one_line(said)}" if said else f"{topic}-{partition} {success}")
+            say(f"{topic}-{partition}: {one_line(said)}" if said else f"{topic}-{partition} {success}")
         else:
-            print(f"insync: {one_line(str(error))}", file=sys.stderr)
+            say(f"insync: {one_line(str(error))}", to=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..core.wording import printable
 from ..errors import ReplicationError
 
 EXIT_FAILURE = 1
@@ -58,7 +59,7 @@ def _expected() -> tuple[type[Exception], ...]:
 
 
 def one_line(text: str) -> str:
-    return " ".join(text.split())
+    return printable(" ".join(text.split()))
 
 
 def _os_message(error: OSError) -> str:

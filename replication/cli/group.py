@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import attrs
 from cyclopts import App, Parameter, validators
 
-from .clusters import Flag, Json, Servers, known, moment, print_json
+from .clusters import Flag, Json, Servers, known, moment, print_json, say
 from .errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ def list_(
             print_json([{"group": each.group, "type": each.type, "state": each.state} for each in groups])
             return
         for each in groups:
-            print(f"{each.group}: {each.type}, {each.state}")
+            say(f"{each.group}: {each.type}, {each.state}")
         if not groups:
-            print("no such groups" if state else "no groups yet; see: insync consume --help (--group)")
+            say("no such groups" if state else "no groups yet; see: insync consume --help (--group)")
 
     return run(list_them)
 
@@ -114,7 +114,7 @@ def delete(name: str, /, *, yes: bool = False, servers: Servers = "", json: Json
         if json:
             print_json({"group": name, "deleted": True})
         else:
-            print(f"deleted group {name}")
+            say(f"deleted group {name}")
 
     return run(delete_it)
 
@@ -237,7 +237,7 @@ def delete_offsets(
             print_json({"group": name, "deleted": [str(at) for at in gone]})
         else:
             for at in gone:
-                print(f"{at}: forgotten, was {committed[at]}")
+                say(f"{at}: forgotten, was {committed[at]}")
 
     return run(delete_them)
 
@@ -280,7 +280,7 @@ def _print_plan(
         print_json({"group": name, "dry_run": dry_run, "offsets": offsets})
         return
     for at, offset in plan.items():
-        print(
+        say(
             f"{at}: {'would go' if dry_run else 'goes'} on at {offset}, was {before.get(at, 'not committed')}"
         )
 
@@ -307,7 +307,7 @@ def _member(member: GroupMember) -> dict[str, Any]:
 
 def _print(found: GroupDescription) -> None:
     protocol = f", {found.protocol}" if found.protocol else ""
-    print(
+    say(
         f"group {found.group}: {found.type}, {found.state}{protocol}, epoch {found.epoch}, coordinator node "
         f"{found.coordinator}, lag {found.lag}"
     )
@@ -317,9 +317,9 @@ def _print(found: GroupDescription) -> None:
         has = ", ".join(map(str, member.partitions)) or "nothing"
         waits = sorted(set(member.target) - set(member.partitions))
         due = f"; to come: {', '.join(map(str, waits))}" if waits else ""
-        print(f"member {member.member_id}{static}, {member.client_id}{place}: {has}{due}")
+        say(f"member {member.member_id}{static}, {member.client_id}{place}: {has}{due}")
     for each in found.partitions:
-        print(_line(each))
+        say(_line(each))
 
 
 def _line(each: GroupPartition) -> str:

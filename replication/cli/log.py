@@ -14,7 +14,7 @@ import attrs
 from cyclopts import App, Parameter
 
 from ..core.wording import counted
-from .clusters import Json, as_text, print_json
+from .clusters import Json, as_text, print_json, say
 from .errors import EXIT_FAILURE, CommandError
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ def verify(
         print_json(found)
     else:
         for defect in found.defects:
-            print(defect)
-        print(
+            say(defect)
+        say(
             f"{counted(found.partitions, 'partition')}, {counted(found.segments, 'segment')}, "
             f"{counted(found.batches, 'batch', 'batches')}, {counted(found.records, 'record')}, "
             f"{counted(found.bytes, 'byte')}, {counted(found.index_entries, 'index entry', 'index entries')}: "
@@ -182,18 +182,18 @@ def _remove_wrong_indexes(folder: Path) -> None:
 def _print_recovered(report: dict[str, Any]) -> None:
     name = f"{report['topic']}-{report['partition']}"
     if report["error"]:
-        print(f"{name}: DAMAGED: {report['error']}")
+        say(f"{name}: DAMAGED: {report['error']}")
         return
     held = f"offsets {report['log_start_offset']} to {report['log_end_offset']}"
     if report["clean"]:
-        print(f"{name}: clean, {held}")
+        say(f"{name}: clean, {held}")
         return
     cut = (
         f", cut {counted(report['bytes_cut'], 'byte')} ({report['cut_reason']})"
         if report["bytes_cut"]
         else ""
     )
-    print(f"{name}: {counted(report['batches_scanned'], 'batch', 'batches')} scanned{cut}, {held}")
+    say(f"{name}: {counted(report['batches_scanned'], 'batch', 'batches')} scanned{cut}, {held}")
 
 
 # Progress
@@ -373,7 +373,7 @@ def _print_line(line: dict[str, Any]) -> None:
     for name, value in line.items():
         if name != "file" and value is not False:
             words.append(f"{name}={value if file is not None else _quoted(value)}")
-    sys.stdout.write(f"{'    ' if file is None else ''}{' '.join(words)}\n")
+    say(f"{'    ' if file is None else ''}{' '.join(words)}")
 
 
 def _quoted(value: Any) -> str:

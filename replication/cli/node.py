@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from .clusters import Flag
+from .clusters import Flag, say
 
 if TYPE_CHECKING:
     from ..node import Node, NodeSettings
@@ -187,10 +187,10 @@ def _announce(node: Node, as_json: bool) -> None:
             "cluster_id": node.cluster_id,
             "pid": os.getpid(),
         }
-        print(json_.dumps(ready), flush=True)
+        say(json_.dumps(ready), flush=True)
     else:
         served = ", ".join([*node.endpoints, *node.gateway_endpoints])
-        print(f"node {node.node_id} of cluster {node.cluster_id} serves {served}", flush=True)
+        say(f"node {node.node_id} of cluster {node.cluster_id} serves {served}", flush=True)
 
 
 def _log_to_stderr(settings: NodeSettings, level: str) -> None:

@@ -13,7 +13,7 @@ import attrs
 from cyclopts import Parameter, validators
 
 from ..core.wording import counted
-from .clusters import Json, Servers, known, moment, print_json, warnings_shown
+from .clusters import Json, Servers, known, moment, print_json, say, warnings_shown
 from .errors import CommandError, UsageError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def produce(
         if json:
             print_json({"topic": topic, "records": sent})
         else:
-            print(f"{counted(sent, 'record')} written to {topic}")
+            say(f"{counted(sent, 'record')} written to {topic}")
 
     return run(produce_it)
 

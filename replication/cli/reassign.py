@@ -10,7 +10,7 @@ import attrs
 from cyclopts import Parameter, validators
 
 from ..core.wording import counted
-from .clusters import Flag, Json, Servers, known, print_json
+from .clusters import Flag, Json, Servers, known, print_json, say
 from .elect import print_outcomes
 from .errors import EXIT_FAILURE, CommandError, UsageError
 from .watching.measures import THROTTLES, copied
@@ -89,7 +89,7 @@ def reassign(
                 failed = any(outcomes.values())
                 print_outcomes(outcomes, "goes back" if cancel else "is to move", json)
                 if cancel and not outcomes and not json:
-                    print("nothing is being moved")
+                    say("nothing is being moved")
             if wait:
                 await _until_moved(admin, [topic] if topic else None, throttle)
 
@@ -168,10 +168,10 @@ def _print_plan(node: int, plan: Mapping[tuple[str, int], Sequence[int]], as_jso
             {f"{topic}-{partition}": list(nodes) for (topic, partition), nodes in sorted(plan.items())}
         )
     elif not plan:
-        print(f"node {node} has no replicas")
+        say(f"node {node} has no replicas")
     else:
         for (topic, partition), nodes in sorted(plan.items()):
-            print(f"{topic}-{partition} would move to {list(nodes)}")
+            say(f"{topic}-{partition} would move to {list(nodes)}")
 
 
 async def _limit(admin: Admin, throttle: int | None) -> None:
@@ -190,11 +190,11 @@ async def _until_moved(
         most = max(most, len(moves))
         line = f"{most - len(moves)} of {counted(most, 'partition')} moved, {await _copied(admin, moves)}"
         if line != said:
-            print(f"insync: {line}", file=sys.stderr, flush=True)
+            say(f"insync: {line}", to=sys.stderr, flush=True)
             said = line
         await trio.sleep(_LOOK_EVERY)
     if most:
-        print(f"insync: {most} of {counted(most, 'partition')} moved", file=sys.stderr, flush=True)
+        say(f"insync: {most} of {counted(most, 'partition')} moved", to=sys.stderr, flush=True)
     if throttle is not None and not await admin.list_partition_reassignments():
         await admin.alter_quotas("node", "", remove=THROTTLES)
 
@@ -236,10 +236,10 @@ def _print_list(moves: dict[tuple[str, int], Reassignment], as_json: bool) -> No
     if as_json:
         print_json([attrs.asdict(each) | {"target": each.target} for each in moves.values()])
     elif not moves:
-        print("nothing is being moved")
+        say("nothing is being moved")
     else:
         for (topic, partition), each in sorted(moves.items()):
-            print(
+            say(
                 f"{topic}-{partition}: to {each.target} (adding {each.adding}, removing {each.removing}), "
                 f"ISR {each.isr}"
             )

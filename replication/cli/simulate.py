@@ -34,6 +34,7 @@ from ..simulation import (
     run_watched,
 )
 from ..simulation.run import events_played
+from .clusters import say
 from .errors import UsageError
 
 SEEDS_PER_JOB = 10
@@ -131,12 +132,12 @@ def simulate(
     for done in _all(first, end, jobs or os.cpu_count() or 1, service, profile):
         total.merge(done)
     total.violations.sort()
-    print(_json(total) if json_output else _text(total, time.perf_counter() - started))
+    say(*[_json(total)] if json_output else _lines(total, time.perf_counter() - started))
     sys.stdout.flush()
     if not total.violations:
         return 0
     for seed, text in total.violations[:VIOLATIONS_TOLD]:
-        print(f"seed {seed}: {text}", file=sys.stderr)
+        say(f"seed {seed}: {text}", to=sys.stderr)
     seed = total.violations[0][0]
     target = save if save is not None else Path(f"insync-seed-{seed}.json")
     _explain(seed, target, service, profile)
@@ -253,16 +254,18 @@ def _json(total: Sums) -> str:
     return json.dumps(_figures(total))
 
 
-def _text(total: Sums, seconds: float) -> str:
+def _lines(total: Sums, seconds: float) -> list[str]:
     figures = _figures(total)
     seen = ", ".join(f"{label} in {count}" for label, count in figures["faults"].items())
-    return (
+    return [
         f"{counted(total.seeds, 'seed')}, {total.events} events in {seconds:.1f} s "
-        f"({figures['events_per_second']} events a second on each core)\n"
+        f"({figures['events_per_second']} events a second on each core)",
         f"{counted(total.committed_records, 'record')} committed, {total.elections} elections, "
         f"{total.isr_changes} ISR changes, {total.truncations} truncations, {total.crashes} crashes, "
-        f"{total.cuts} cut networks\nfaults: {seen}\n{counted(len(total.violations), 'violation')}"
-    )
+        f"{total.cuts} cut networks",
+        f"faults: {seen}",
+        counted(len(total.violations), "violation"),
+    ]
 
 
 def _explain(seed: int, target: Path, service: str, profile: str) -> None:
@@ -274,7 +277,7 @@ def _explain(seed: int, target: Path, service: str, profile: str) -> None:
     target.write_text(replay_of(short).dumps(), encoding="utf-8")
     _print_trace(short)
     what = f"--service {service} " if service else ""
-    print(f"play it again: insync simulate {what}--replay {target}", file=sys.stderr)
+    say(f"play it again: insync simulate {what}--replay {target}", to=sys.stderr)
 
 
 def _replay(replay: Replay, *, json_output: bool, service: str) -> int:
@@ -285,7 +288,7 @@ def _replay(replay: Replay, *, json_output: bool, service: str) -> int:
         result = run(replay.seed, replay.settings, replay.script, keep_trace=True)
     violation = str(result.violation) if result.violation is not None else None
     if json_output:
-        print(json.dumps({"seed": result.seed, "digest": result.digest, "violation": violation}))
+        say(json.dumps({"seed": result.seed, "digest": result.digest, "violation": violation}))
     else:
         _print_trace(result)
     return 1 if violation is not None else 0
@@ -293,12 +296,12 @@ def _replay(replay: Replay, *, json_output: bool, service: str) -> int:
 
 def _print_trace(result: Result) -> None:
     script = result.script
-    print(
+    say(
         f"seed {result.seed} with {counted(len(script.schedule), 'fault')} and "
         f"{counted(len(script.mishaps), 'mishap')} of single messages and "
         f"writes; the last of {len(result.trace)} lines:",
-        file=sys.stderr,
+        to=sys.stderr,
     )
     for line in result.trace[-TRACE_LINES:]:
-        print(line, file=sys.stderr)
-    print(result.violation or "every promise was kept", file=sys.stderr)
+        say(line, to=sys.stderr)
+    say(result.violation or "every promise was kept", to=sys.stderr)

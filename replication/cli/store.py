@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from cyclopts import App
 
 from ..core.wording import counted
-from .clusters import Flag, Json, print_json
+from .clusters import Flag, Json, print_json, say
 from .errors import EXIT_FAILURE, CommandError, UsageError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def store(
             except (OSError, ValueError) as error:
                 raise CommandError(f"the store cannot be served at {listen}: {error}") from error
             url = REMOTE + serving.endpoints[0]
-            print(json_.dumps({"store": url}) if json else f"serving {path} as {url}")
+            say(json_.dumps({"store": url}) if json else f"serving {path} as {url}")
             sys.stdout.flush()
             await trio.sleep_forever()
 
@@ -126,7 +126,7 @@ def evidence(*folders: Path) -> int:
     if not folders:
         raise UsageError("name the log directories of the nodes on this machine")
     for folder in folders:
-        print(wire.encode_record(look_into(folder)).decode())
+        say(wire.encode_record(look_into(folder)).decode())
     return 0
 
 
@@ -166,13 +166,13 @@ def repair(*evidence: Path, store: str, json: Json = False) -> int:
         if json:
             print_json(told)
         else:
-            print(f"{counted(len(done.leaders), 'partition')} will be led by their most complete logs")
+            say(f"{counted(len(done.leaders), 'partition')} will be led by their most complete logs")
             for name in done.topics_found:
-                print(f"topic {name} was unknown to the store; {_settings_now(name)}")
+                say(f"topic {name} was unknown to the store; {_settings_now(name)}")
             for each in done.without_log:
-                print(f"{each}: no folder has a log of it")
+                say(f"{each}: no folder has a log of it")
             for node in done.missing:
-                print(f"node {node} has replicas and was left out", file=sys.stderr)
+                say(f"node {node} has replicas and was left out", to=sys.stderr)
         return EXIT_FAILURE if done.missing else 0
 
     return run(main)

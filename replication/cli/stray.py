@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cyclopts import App
 
 from ..core.wording import counted
-from .clusters import Flag, Json, print_json
+from .clusters import Flag, Json, print_json, say
 from .errors import CommandError, UsageError
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ def list_(*folders: Path, json: Json = False) -> int:
         return 0
     for stray in found:
         since = _since(stray) or "at an unknown time"
-        print(f"{stray.path}: {counted(stray.size_bytes, 'byte')}, set aside {since}: {stray.why}")
+        say(f"{stray.path}: {counted(stray.size_bytes, 'byte')}, set aside {since}: {stray.why}")
     if not found:
-        print("no stray logs")
+        say("no stray logs")
     return 0
 
 
@@ -87,9 +87,9 @@ def restore(stray: Path, /, *, trust_name: Flag = False, json: Json = False) -> 
         aside = str(replaced.path) if replaced is not None else None
         print_json(told | {"log_start_offset": start, "log_end_offset": end, "replaced": aside})
     else:
-        print(f"{place} is restored, offsets {start} to {end}")
+        say(f"{place} is restored, offsets {start} to {end}")
         if replaced is not None:
-            print(f"the log that was in its place is {replaced.path}")
+            say(f"the log that was in its place is {replaced.path}")
     return 0
 
 
@@ -113,7 +113,7 @@ def delete(*strays: Path, json: Json = False) -> int:
         if json:
             print_json(_told(wanted))
         else:
-            print(f"{wanted.path} is deleted, {counted(wanted.size_bytes, 'byte')}")
+            say(f"{wanted.path} is deleted, {counted(wanted.size_bytes, 'byte')}")
     return 0
 
 

@@ -9,7 +9,7 @@ from cyclopts import App, Parameter, validators
 from msgspec import structs
 
 from ..core.wording import counted
-from .clusters import Flag, Json, Servers, known, print_json
+from .clusters import Flag, Json, Servers, known, print_json, say
 from .errors import UsageError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def create(
         if json:
             print_json({"topic": name, "topic_id": topic_id or None, "created": not validate_only})
         else:
-            print(
+            say(
                 f"{done} topic {name}: {counted(partitions, 'partition')}, replication factor {replication_factor}"
             )
 
@@ -123,7 +123,7 @@ def list_(*, servers: Servers = "", json: Json = False) -> int:
         if json:
             print_json(names)
         else:
-            print("\n".join(names) if names else "no topics yet; see: insync topic create --help")
+            say(*names or ("no topics yet; see: insync topic create --help",))
 
     return run(list_them)
 
@@ -180,7 +180,7 @@ def _show_unhealthy(found: Sequence[tuple[TopicInfo, list[dict[str, Any]]]], as_
     for topic, partitions in ill:
         _print(topic, partitions)
     if not ill:
-        print("all partitions are healthy")
+        say("all partitions are healthy")
 
 
 @app.command
@@ -204,7 +204,7 @@ def delete(name: str, /, *, yes: bool = False, servers: Servers = "", json: Json
 
         async with Admin(known(servers)) as admin:
             await admin.delete_topic(name)
-        print_json({"topic": name, "deleted": True}) if json else print(f"deleted topic {name}")
+        print_json({"topic": name, "deleted": True}) if json else say(f"deleted topic {name}")
 
     return run(delete_it)
 
@@ -237,7 +237,7 @@ def grow(
         if json:
             print_json({"topic": name, "partitions": partitions})
         else:
-            print(f"topic {name} has {counted(partitions, 'partition')}")
+            say(f"topic {name} has {counted(partitions, 'partition')}")
 
     return run(grow_it)
 
@@ -282,7 +282,7 @@ def delete_records(
             print_json({str(partition): low for (_, partition), low in sorted(done.items())})
         else:
             for (_, partition), low in sorted(done.items()):
-                print(f"{name}-{partition} begins at offset {low}")
+                say(f"{name}-{partition} begins at offset {low}")
 
     return run(delete_them)
 
@@ -352,21 +352,21 @@ def _replica(node: int, in_sync: bool, told: ReplicaInfo | None, reason: str, si
 
 def _print(topic: TopicInfo, partitions: Sequence[dict[str, Any]]) -> None:
     settings = ", ".join(f"{name}={value}" for name, value in topic.config.items())
-    print(
+    say(
         f"topic {topic.name}: {counted(len(topic.partitions), 'partition')}, "
         f"replication factor {topic.replication_factor}"
     )
-    print(f"  id {topic.topic_id}\n  {settings}")
+    say(f"  id {topic.topic_id}", f"  {settings}")
     for each in partitions:
-        print(
+        say(
             f"partition {each['partition']}: leader {each['leader'] if each['leader'] >= 0 else 'none'}, "
             f"AR {each['replicas']}, ISR {each['isr']}, OSR {each['osr']}, ELR {each['elr']}, "
             f"leader epoch {each['leader_epoch']}, partition epoch {each['partition_epoch']}"
         )
         for line in _remarks(each):
-            print(f"  {line}")
+            say(f"  {line}")
         for state in each["replica_states"]:
-            print(f"  node {state['node_id']}: {_replica_line(state)}")
+            say(f"  node {state['node_id']}: {_replica_line(state)}")
 
 
 def _is_healthy(partition: dict[str, Any]) -> bool:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter, validators
 
-from .clusters import Json, Servers, known, print_json
+from .clusters import Json, Servers, known, print_json, say
 
 app = App(
     name="transaction",
@@ -43,9 +43,9 @@ def list_(
             print_json(found)
             return
         for each in found:
-            print(f"{each.transactional_id}: {each.status}, producer {each.producer_id}")
+            say(f"{each.transactional_id}: {each.status}, producer {each.producer_id}")
         if not found:
-            print("no such transactions" if state else "no transactions yet")
+            say("no such transactions" if state else "no transactions yet")
 
     return run(list_them)
 
@@ -71,12 +71,12 @@ def describe(name: str, /, *, servers: Servers = "", json: Json = False) -> int:
         if json:
             print_json(found)
             return
-        print(f"{name}: {found.status}, producer {found.producer_id}, epoch {found.producer_epoch}")
+        say(f"{name}: {found.status}, producer {found.producer_id}, epoch {found.producer_epoch}")
         if found.start_ms >= 0:
             begun = datetime.fromtimestamp(found.start_ms / 1000, UTC)
-            print(f"  begun {begun:%Y-%m-%d %H:%M:%S} UTC, aborted after {found.timeout_ms} ms")
+            say(f"  begun {begun:%Y-%m-%d %H:%M:%S} UTC, aborted after {found.timeout_ms} ms")
         for each in found.partitions:
-            print(f"  {each.topic}-{each.partition}{_REFUSES if each in found.refused else ''}")
+            say(f"  {each.topic}-{each.partition}{_REFUSES if each in found.refused else ''}")
 
     return run(describe_it)
 
@@ -114,12 +114,12 @@ def find_hanging(
         for each in found:
             since = datetime.fromtimestamp(each.last_timestamp_ms / 1000, UTC)
             name = f" ({each.transactional_id})" if each.transactional_id else ""
-            print(
+            say(
                 f"{each.topic}-{each.partition}: open from offset {each.start_offset} on, producer "
                 f"{each.producer_id}{name}, last record {since:%Y-%m-%d %H:%M:%S} UTC"
             )
         if not found:
-            print("no transaction hangs")
+            say("no transaction hangs")
 
     return run(find_them)
 
@@ -159,6 +159,6 @@ def abort(
 
         async with Admin(known(servers)) as admin:
             await admin.abort_transaction((topic, partition), start_offset)
-        print(f"{topic}-{partition}: the transaction from offset {start_offset} on has ended")
+        say(f"{topic}-{partition}: the transaction from offset {start_offset} on has ended")
 
     return run(abort_it)

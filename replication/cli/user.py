@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TextIO
 
 from cyclopts import App, Parameter
 
-from .clusters import Flag, Json, Servers, known, print_json
+from .clusters import Flag, Json, Servers, known, print_json, say
 from .errors import UsageError
 
 Operation = Literal["produce", "consume", "admin"]
@@ -64,7 +64,7 @@ def create(
             await admin.create_user(
                 name, password, allow=allow or None, mechanisms=mechanism or _BOTH, iterations=iterations
             )
-        print(f"created user {name}")
+        say(f"created user {name}")
 
     return run(create_it)
 
@@ -90,9 +90,9 @@ def list_(*, servers: Servers = "", json: Json = False) -> int:
         for each in found:
             may = "what the nodes' rules allow" if each.allow is None else "+".join(each.allow) or "nothing"
             logins = ", ".join(f"{mechanism} ({count})" for mechanism, count in each.mechanisms.items())
-            print(f"{each.name}: may {may}; logs in by {logins}")
+            say(f"{each.name}: may {may}; logs in by {logins}")
         if not found:
-            print("no users yet; see: insync user create --help")
+            say("no users yet; see: insync user create --help")
 
     return run(list_them)
 
@@ -150,7 +150,7 @@ def alter(
                 mechanisms=mechanism or _BOTH,
                 iterations=iterations,
             )
-        print(f"changed user {name}")
+        say(f"changed user {name}")
 
     return run(alter_it)
 
@@ -168,7 +168,7 @@ def delete(name: str, /, *, servers: Servers = "") -> int:
 
         async with Admin(known(servers)) as admin:
             await admin.delete_user(name)
-        print(f"deleted user {name}")
+        say(f"deleted user {name}")
 
     return run(delete_it)
 

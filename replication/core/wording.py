@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 
@@ -24,3 +25,17 @@ def first_of(parts: Sequence[object], shown: int, *, form: str = "d") -> str:
 def and_more(count: int, shown: int, *, form: str = "d") -> str:
     """The end of a list that has `count` parts and shows some of them; empty if it shows all."""
     return f" and {count - shown:{form}} more" if count > shown else ""
+
+
+def printable(text: str) -> str:
+    """One line that moves no cursor, changes no colour and reads in one direction.
+
+    Characters that are not printable become escapes of JSON, such as `\\u001b`, so JSON stays the same JSON.
+    """
+    return text if text.isprintable() else "".join(map(_printable, text))
+
+
+def _printable(character: str) -> str:
+    if character.isprintable():
+        return character
+    return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]

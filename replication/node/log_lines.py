@@ -15,6 +15,8 @@ from typing import Any
 
 import attrs
 
+from ..core.wording import printable
+
 _PLAIN = re.compile(r"[^\s\"=]+")
 
 
@@ -26,9 +28,8 @@ class Event:
     facts: Mapping[str, object]
 
     def __str__(self) -> str:
-        return " ".join(
-            (f"event={self.name}", *(f"{key}={_text(value)}" for key, value in self.facts.items()))
-        )
+        facts = (f"{key}={_text(value)}" for key, value in self.facts.items())
+        return printable(" ".join((f"event={self.name}", *facts)))
 
 
 def event(name: str, /, **facts: object) -> Event:
@@ -44,6 +45,12 @@ class TextFormatter(logging.Formatter):
             f"%(asctime)s.%(msecs)03d %(levelname)s node={node_id} %(name)s: %(message)s",
             datefmt="%Y-%m-%dT%H:%M:%S",
         )
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        return "\n".join(map(printable, super().formatException(ei).split("\n")))
 
 
 class JsonFormatter(logging.Formatter):
@@ -66,7 +73,7 @@ class JsonFormatter(logging.Formatter):
             line["message"] = record.getMessage()
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return printable(json.dumps(line, ensure_ascii=False, default=str))
 
 
 def _text(value: object) -> str:

@@ -44,6 +44,18 @@ def test_no_module_can_do_without_an_extension() -> None:
     assert {path: each for path, each in found.items() if each} == {}
 
 
+def test_commands_print_by_the_function_that_escapes() -> None:
+    """`say` and `one_line` show what clients have named; `print` would let it act on the terminal."""
+    found = [
+        str(path.relative_to(ROOT))
+        for path in modules()
+        if path.is_relative_to(ROOT / "replication/cli") or path.name == "command.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Name) and node.id == "print"
+    ]
+    assert sorted(found) == ["replication/cli/app.py", "replication/cli/clusters.py"]
+
+
 def test_c_looks_up_no_slots() -> None:
     files = sorted((ROOT / "csrc").glob("*.[ch]"))
     assert len(files) > 20

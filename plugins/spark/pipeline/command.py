@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter, validators
 
-from ....replication.cli.clusters import Json, Servers, known, print_json
+from ....replication.cli.clusters import Json, Servers, known, print_json, say
 from ....replication.cli.errors import EXIT_FAILURE, UsageError
 from ....replication.core.wording import counted
 from .errors import PipelineError
@@ -81,10 +81,10 @@ def audit(
 
 def _print_audit(report: AuditReport) -> None:
     for found in (*report.defects, *report.differences, *(f"note: {note}" for note in report.notes)):
-        print(found)
+        say(found)
     if report.defect_count > len(report.defects):
-        print(f"... {report.defect_count} defects in all")
-    print(
+        say(f"... {report.defect_count} defects in all")
+    say(
         f"{counted(report.partitions, 'partition')}, {counted(report.replicas, 'replica')}, "
         f"{counted(report.segments, 'segment')}, "
         f"{counted(report.batches, 'batch', 'batches')}, {counted(report.records, 'record')}, "
@@ -151,7 +151,7 @@ def load(
     if json:
         print_json(report.as_dict())
     else:
-        print(f"{counted(report.records, 'record')}, {counted(report.bytes, 'byte')} written to {topic}")
+        say(f"{counted(report.records, 'record')}, {counted(report.bytes, 'byte')} written to {topic}")
     return 0
 
 
@@ -218,9 +218,7 @@ def export(
             if report.lost
             else ""
         )
-        print(
-            f"{counted(report.rows, 'record')} in {counted(report.files, 'file')} written to {target}{lost}"
-        )
+        say(f"{counted(report.rows, 'record')} in {counted(report.files, 'file')} written to {target}{lost}")
     return 0
 
 
@@ -272,13 +270,13 @@ def dedupe(
         print_json(report.as_dict())
         return 0
     for each in report.examples:
-        print(
+        say(
             f"{topic}-{each.partition}, offset {each.offset}: first at {each.first_offset} of partition "
             f"{each.first_partition}"
         )
     before = ", by an earlier run" if report.written_before else ""
     written = f"; written to {report.written_to}{before}" if report.written_to else ""
-    print(
+    say(
         f"{counted(report.records, 'record')}, {report.unidentified} of them without {by}: "
         f"{counted(report.duplicates, 'duplicate')}, {report.kept} kept{written}"
     )
@@ -325,8 +323,8 @@ def stats(
         print_json(report.as_dict())
         return 0
     for each in report.top_keys:
-        print(f"{each.text}: {counted(each.records, 'record')}, {counted(each.bytes, 'byte')}")
-    print(f"{report.name}: {summary(report)}")
+        say(f"{each.text}: {counted(each.records, 'record')}, {counted(each.bytes, 'byte')}")
+    say(f"{report.name}: {summary(report)}")
     return 0
 
 

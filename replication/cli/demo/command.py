@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter, validators
 
-from ..clusters import Json, print_json
+from ..clusters import Json, print_json, say
 from ..errors import EXIT_FAILURE, UsageError
 from ..local.transports import TransportName
 
@@ -107,7 +107,7 @@ async def _play(options: Options, source: Path | None, as_json: bool) -> int:
     if as_json:
         print_json(report.as_dict())
     elif options.keep:
-        print(f"the data is kept in {options.keep}")
+        say(f"the data is kept in {options.keep}")
     return 0 if report.ok else EXIT_FAILURE
 
 

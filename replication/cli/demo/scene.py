@@ -18,6 +18,7 @@ from rich.text import Text
 
 from ...client import Admin, ClientError, NodeReport
 from ...core.messages import TopicInfo
+from ..clusters import say
 from ..errors import CommandError
 from ..local.processes import NodeProcess
 
@@ -160,7 +161,7 @@ class PlainView(View):
                     self._line(self.scene.elapsed, progress_line(phase))
 
     def _line(self, at: float, text: str) -> None:
-        print(f"{at:8.3f} s  {text}", file=self._file, flush=True)
+        say(f"{at:8.3f} s  {text}", to=self._file, flush=True)
 
 
 class LiveView(View):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import attrs
 from cyclopts import Parameter, validators
 
-from ..clusters import Flag, Json, print_json
+from ..clusters import Flag, Json, print_json, say
 from ..errors import EXIT_FAILURE, UsageError
 from .transports import TransportName
 
@@ -138,7 +138,7 @@ async def _run(
             async with trio.open_nursery() as nursery:
                 for node in nodes:
                     nursery.start_soon(_report_end, node)
-    print("insync: all nodes have ended", file=sys.stderr)
+    say("insync: all nodes have ended", to=sys.stderr)
     return EXIT_FAILURE
 
 
@@ -199,24 +199,24 @@ def _welcome(nodes: list[NodeProcess], folder: Path, certificates: Certificates 
 
     for node in nodes:
         metrics = f"  metrics http://{node.metrics}/metrics" if node.metrics else ""
-        print(
-            f"node {node.node_id}  pid {node.pid}  {', '.join(node.endpoints)}  log {node.log_path}{metrics}"
-        )
+        say(f"node {node.node_id}  pid {node.pid}  {', '.join(node.endpoints)}  log {node.log_path}{metrics}")
     if page:
-        print(f"dashboard {page}")
-    print(
-        f"\ndata in {folder}, metadata store {nodes[0].store}; Ctrl-C stops all nodes. In another terminal:\n"
+        say(f"dashboard {page}")
+    say(
+        "",
+        f"data in {folder}, metadata store {nodes[0].store}; Ctrl-C stops all nodes. In another terminal:",
+        "",
     )
-    print(f"  export INSYNC_SERVERS={shlex.quote(servers_of(nodes))}")
+    say(f"  export INSYNC_SERVERS={shlex.quote(servers_of(nodes))}")
     if kafka := kafka_servers_of(nodes):
-        print(f"  export KAFKA_SERVERS={shlex.quote(','.join(kafka))}")
+        say(f"  export KAFKA_SERVERS={shlex.quote(','.join(kafka))}")
     if certificates is not None:
         for name, path in zip(TLS_VARIABLES, attrs.astuple(certificates.of("client")), strict=True):
-            print(f"  export {name}={shlex.quote(path)}")
-    print(f"  insync topic create hello --partitions 3 --replication-factor {min(3, len(nodes))}")
-    print("  echo 'first record' | insync produce hello")
-    print("  insync consume hello --from-beginning --max-records 1", flush=True)
+            say(f"  export {name}={shlex.quote(path)}")
+    say(f"  insync topic create hello --partitions 3 --replication-factor {min(3, len(nodes))}")
+    say("  echo 'first record' | insync produce hello")
+    say("  insync consume hello --from-beginning --max-records 1", flush=True)
 
 
 async def _report_end(node: NodeProcess) -> None:
-    print(node.died(await node.wait()), file=sys.stderr)
+    say(node.died(await node.wait()), to=sys.stderr)

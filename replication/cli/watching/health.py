@@ -8,7 +8,7 @@ import attrs
 from cyclopts import Parameter, validators
 
 from ...core.wording import counted
-from ..clusters import Json, Servers, known, print_json
+from ..clusters import Json, Servers, known, print_json, say
 from ..errors import EXIT_FAILURE, CommandError
 
 if TYPE_CHECKING:
@@ -127,15 +127,15 @@ def _trouble(node: NodeHealth) -> str:
 def _print(found: list[NodeHealth]) -> None:
     for each in found:
         if each.error:
-            print(f"node {each.node_id}: NO ANSWER: {each.error}")
+            say(f"node {each.node_id}: NO ANSWER: {each.error}")
             continue
-        print(f"node {each.node_id}: {'ready' if each.ready else 'NOT READY'}")
+        say(f"node {each.node_id}: {'ready' if each.ready else 'NOT READY'}")
         for check in each.checks:
             if not check.ok:
-                print(f"  {check.name}: {check.detail}")
+                say(f"  {check.name}: {check.detail}")
         for directory in each.log_directories:
             if directory.stray_logs:
                 strays = (
                     f"{counted(directory.stray_logs, 'stray log')}, {counted(directory.stray_bytes, 'byte')}"
                 )
-                print(f"  {strays}: look with `insync stray list {directory.path}`")
+                say(f"  {strays}: look with `insync stray list {directory.path}`")

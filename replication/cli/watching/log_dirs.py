@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter, validators
 
 from ...core.wording import counted
-from ..clusters import Json, Servers, known, print_json
+from ..clusters import Json, Servers, known, print_json, say
 from ..errors import EXIT_FAILURE, CommandError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _told(health: NodeHealth, report: NodeReport | None, topics: tuple[str, ...]
 def _print(found: list[dict[str, Any]]) -> None:
     for node in found:
         if node["error"]:
-            print(f"node {node['node_id']}: NO ANSWER: {node['error']}")
+            say(f"node {node['node_id']}: NO ANSWER: {node['error']}")
             continue
         for directory in node["log_dirs"]:
             state = (
@@ -101,10 +101,10 @@ def _print(found: list[dict[str, Any]]) -> None:
                 if directory["error"]
                 else counted(directory["size_bytes"], "byte")
             )
-            print(f"node {node['node_id']} {directory['path']}: {state}")
+            say(f"node {node['node_id']} {directory['path']}: {state}")
             if directory["stray_logs"]:
                 size = counted(directory["stray_bytes"], "byte")
-                print(f"  {counted(directory['stray_logs'], 'stray log')}: {size}")
+                say(f"  {counted(directory['stray_logs'], 'stray log')}: {size}")
             for each in directory["replicas"]:
                 behind = f", lag {each['lag']}" if each["lag"] else ""
-                print(f"  {each['topic']}-{each['partition']}: {counted(each['size_bytes'], 'byte')}{behind}")
+                say(f"  {each['topic']}-{each['partition']}: {counted(each['size_bytes'], 'byte')}{behind}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...core.control.internal_topics import STANDARD
 from ...core.wording import counted, first_of
-from ..clusters import Json, Servers, known, print_json, warnings_shown
+from ..clusters import Json, Servers, known, print_json, say, warnings_shown
 
 T = TypeVar("T")
 
@@ -185,49 +185,49 @@ def _lag(reports: Sequence[NodeReport]) -> tuple[dict[int, int], dict[int, int]]
 
 def _print(seen: dict[str, Any]) -> None:
     controller = seen["controller_id"] if seen["controller_id"] >= 0 else "none"
-    print(f"cluster {seen['cluster_id']}: controller {controller}, ", end="")
-    print(f"{counted(seen['topics'], 'topic')}, {counted(seen['partitions'], 'partition')}")
+    say(
+        f"cluster {seen['cluster_id']}: controller {controller}, {counted(seen['topics'], 'topic')}, "
+        f"{counted(seen['partitions'], 'partition')}"
+    )
     for node in seen["nodes"]:
         health = "alive" if node["alive"] else f"DOWN: {node['error']}"
         # Without the host that local addresses carry for programs (--json has it): for people it is noise.
         places = ", ".join(url.partition("?")[0] for url in node["endpoints"])
         unknown = f" ({counted(node['lag_unknown'], 'replica')} unknown)" if node["lag_unknown"] else ""
         held = f"leads {node['leads']}, {counted(node['replicas'], 'replica')}, lag {node['lag']}{unknown}"
-        print(f"node {node['node_id']}{' ' if places else ''}{places}: {held}; {health}")
+        say(f"node {node['node_id']}{' ' if places else ''}{places}: {held}; {health}")
     wrong = list(troubles(seen))
     for line in wrong:
-        print(line)
+        say(line)
     if seen["controller_id"] < 0:
-        print(
-            "NO CONTROLLER: no leader is elected and no topic changed; check the metadata store and its disk"
-        )
+        say("NO CONTROLLER: no leader is elected and no topic changed; check the metadata store and its disk")
     for name, count in seen["thin"].items():
-        print(
+        say(
             f"FEW REPLICAS: {name} has {count}, because it was created with fewer nodes; it may stop with the "
             f"failure of one node; raise the number of replicas: insync reassign {name} --replicas 0=1,2,3 ..."
         )
     groups = seen.get("groups")
     if groups:
         states = ", ".join(f"{count} {state}" for state, count in groups.items())
-        print(f"consumer groups: {states}")
+        say(f"consumer groups: {states}")
     lags: dict[str, dict[str, int]] = seen.get("group_lag") or {}
     for group in sorted(lags, key=lambda each: -sum(lags[each].values()))[:_SHOWN]:
         most = sorted(lags[group].items(), key=lambda each: -each[1])
         told = first_of([f"{at} {lag}" for at, lag in most], _SHOWN)
-        print(f"group {group} is {sum(lags[group].values())} behind: {told}")
+        say(f"group {group} is {sum(lags[group].values())} behind: {told}")
     silent = [node["node_id"] for node in seen["nodes"] if not node["alive"]]
     if silent:
-        print(
+        say(
             f"no answer from nodes {', '.join(map(str, silent))}: information about them comes from other nodes"
         )
     old = [node for node in seen["nodes"] if node["store_age_ms"] > STORE_OLD_MS]
     for node in old:
-        print(
+        say(
             f"node {node['node_id']} has written nothing to the metadata store for "
             f"{node['store_age_ms'] / 1000:.0f} s: its view of the cluster may be that old"
         )
     if not wrong and not old:
-        print("all partitions are fully replicated")
+        say("all partitions are fully replicated")
 
 
 def troubles(seen: dict[str, Any]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from cyclopts import Parameter, validators
 from ..clusters import Flag, Json, Servers, known, print_json
 from .measures import RATES, rates
 from .status import summarise
-from .top_tables import Sort, draw
+from .top_tables import Sort, console, draw
 
 if TYPE_CHECKING:
     from ...client import Admin, GroupDescription, NodeHealth, NodeReport
@@ -226,9 +226,7 @@ async def _print_each(
             print_json(shown)
             sys.stdout.flush()
         else:
-            from rich.console import Console
-
-            Console().print(draw(shown, sort))
+            console().print(draw(shown, sort))
         if once:
             return
         former = now
@@ -242,7 +240,7 @@ async def _live(
 
     from ...client import ClientError
 
-    with Live("measuring ...", auto_refresh=False) as live:
+    with Live("measuring ...", console=console(), auto_refresh=False) as live:
         while True:
             await trio.sleep(interval)
             try:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
+from ...core.wording import printable
 from .measures import amount
 from .status import troubles
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
+    from rich.text import Text
 
 Sort = Literal["records", "size", "lag", "name"]
 _LISTED = 10
@@ -18,6 +20,17 @@ _MANY = 30
 _NAME_WIDTH = 21
 """Of the column of partitions: room for the longest of those that the nodes keep for themselves."""
 _KEYS = {"records": "records_per_second", "size": "size_bytes", "lag": "lag"}
+
+
+def console() -> Console:
+    """A terminal on which all texts are shown as they are; names that clients have chosen are no markup."""
+    from rich.console import Console
+
+    class Plain(Console):
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(printable(text), **options)
+
+    return Plain(markup=False, emoji=False)
 
 
 def by(sort: Sort, rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:

@@ -112,6 +112,46 @@ def test_a_group_with_members_is_left_alone(run: Run, server: str) -> None:
         assert "busy: consumer, Stable" in run("group", "list", "--state", "Stable")[1]
 
 
+HOSTILE = "\x1b[2Jg\x9b31m\x7f\nforged"
+SHOWN = r"\u001b[2Jg\u009b31m\u007f\nforged"
+
+
+def test_no_name_of_a_client_acts_on_the_terminal(run: Run, server: str) -> None:
+    with BlockingConsumer(
+        server, group_id=HOSTILE, group_instance_id=HOSTILE, client_id=HOSTILE, auto_offset_reset="earliest"
+    ) as consumer:
+        consumer.subscribe(["t"])
+        while not consumer.poll(500):
+            pass
+        for command in (
+            ["group", "list"],
+            ["group", "describe", HOSTILE],
+            ["group", "describe", HOSTILE, "--json"],
+            ["status"],
+            ["top", "--once", "--groups", "--interval", "0.1"],
+            ["group", "delete", HOSTILE, "--yes"],
+            ["group", "describe", HOSTILE + "?"],
+        ):
+            _, out, err = run(*command)
+            assert all(line.isprintable() for line in (out + err).split("\n")), command
+        assert f"{SHOWN}: consumer, Stable" in run("group", "list")[1]
+        assert f"(instance {SHOWN}), {SHOWN} at " in run("group", "describe", HOSTILE)[1]
+        found = json.loads(run("group", "describe", HOSTILE, "--json")[1])
+        assert found["members"][0]["client_id"] == HOSTILE
+
+
+def test_no_name_of_a_transaction_acts_on_the_terminal(run: Run, server: str) -> None:
+    async def commit() -> None:
+        async with Producer(server, transactional_id=HOSTILE) as producer, producer.transaction():
+            await producer.send("t", b"x", partition=0)
+
+    trio.run(commit)
+    for command in (["transaction", "list"], ["transaction", "describe", HOSTILE]):
+        status, out, err = run(*command)
+        assert status == 0 and SHOWN in out
+        assert all(line.isprintable() for line in (out + err).split("\n")), command
+
+
 @pytest.mark.parametrize(
     ("arguments", "remedy"),
     [

@@ -15,7 +15,7 @@ from insync.replication.cli import main
 from insync.replication.cli.bench import percentile
 from insync.replication.cli.watching.measures import amount
 from insync.replication.cli.watching.top import _Sample, picture
-from insync.replication.cli.watching.top_tables import Sort, by, draw
+from insync.replication.cli.watching.top_tables import Sort, by, console, draw
 from insync.replication.client import Admin, BootstrapError, NodeHealth, RequestTimeoutError
 from insync.replication.client.connection._client import Client
 from insync.replication.core.messages import HealthCheck
@@ -336,12 +336,18 @@ def test_rates_are_what_was_counted_over_the_time_between() -> None:
 
 
 def test_what_is_wrong_stands_below_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    from rich.console import Console
-
     shown = picture(sample(1, {}, 5), sample(2, {}, 5))
-    Console(width=120).print(draw(shown, "records"))
+    console().print(draw(shown, "records"))
     drawn = capsys.readouterr().out
     assert "WITHOUT A LEADER: t-0" in drawn and "controller none" in drawn
+
+
+def test_names_in_the_tables_are_text(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = picture(sample(1, {}, 5), sample(2, {}, 5))
+    name = "[red]\x1b[2J[/]:bug:"
+    row = {"group": name, "members": 1, "lag": 0, "committed_per_second": 0.0, "state": "Stable"}
+    console().print(draw({**shown, "groups": [row]}, "records"))
+    assert r"[red]\u001b[2J[/]:bug:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -219,6 +219,44 @@ def test_text_quotes_what_has_blanks_and_json_keeps_types() -> None:
     assert json.loads(JsonFormatter(7).format(record_of("%d of %s", 1, "many")))["message"] == "1 of many"
 
 
+HOSTILE = "\x1b[2J\x9b31m\x7fa\u202eb\nevent=forged"
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        (event("happened", group=HOSTILE, members=[HOSTILE]), ()),
+        ("%s is strange", (HOSTILE,)),
+        (f"{HOSTILE} is strange", ()),
+    ],
+)
+def test_a_name_of_a_client_moves_no_cursor_and_ends_no_line(
+    message: object, arguments: tuple[object, ...]
+) -> None:
+    record = record_of(message, *arguments)
+    assert TextFormatter(7).format(record).isprintable()
+    line = JsonFormatter(7).format(record)
+    assert line.isprintable() and HOSTILE in (json.loads(line).get("group") or json.loads(line)["message"])
+
+
+def test_an_event_is_one_printable_line_in_any_log_of_the_host_program() -> None:
+    assert str(event("happened", group=HOSTILE, members=[HOSTILE, "m"])) == (
+        r'event=happened group="\u001b[2J\u009b31m\u007fa\u202eb\nevent=forged" '
+        r"members=\u001b[2J\u009b31m\u007fa\u202eb\nevent=forged,m"
+    )
+
+
+def test_an_exception_in_text_is_of_printable_lines() -> None:
+    try:
+        raise ValueError(HOSTILE)
+    except ValueError as error:
+        record = record_of("failed")
+        record.exc_info = (type(error), error, error.__traceback__)
+    first, *trace = TextFormatter(1).format(record).split("\n")
+    assert first.endswith("failed") and trace[0] == "Traceback (most recent call last):"
+    assert all(each.isprintable() for each in trace)
+
+
 def test_an_exception_stays_on_the_line_in_json() -> None:
     try:
         raise ValueError("bad\nluck")
