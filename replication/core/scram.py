@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import attrs
 
@@ -20,8 +20,13 @@ LEAST_ITERATIONS, MOST_ITERATIONS = 4096, 16384
 """Kafka's bounds: below, a stolen hash is guessed too soon; above, a login costs the node too much."""
 ITERATIONS = 8192
 LEAST_SALT, MOST_SALT = 8, 128
+SALT_BYTES = 16
+"""Of the salts that our own clients draw."""
 LONGEST_PASSWORD = 1024
 """Bytes."""
+_DIGITS = b"0123456789abcdefghijklmnopqrstuvwxyz"
+_KAFKAS_BITS = 130
+"""Kafka's clients in Java write a number of so many bits with these digits, and take its characters as the salt."""
 
 
 @attrs.frozen(kw_only=True)
@@ -78,16 +83,47 @@ def signature(mechanism: str, kept: ScramCredential, exchange: bytes) -> bytes:
     return _hmac(mechanism, kept.server_key, exchange)
 
 
-def made_up(mechanism: str, name: str, secret: bytes) -> ScramCredential:
-    """For a user that does not exist: it looks like one, always the same, and no password fits it.
+def made_up(
+    mechanism: str, name: str, secret: bytes, known: Iterable[tuple[str, ScramCredential]] = ()
+) -> tuple[str, ScramCredential]:
+    """For a user that does not exist: it looks like one of those that do, and no password fits it.
 
-    secret: nobody but the nodes knows it, and all of them know the same, or the salt would give it away.
+    A name gets the same one as long as nobody is added or changed, and mostly then, too. Of many names, as many get
+    an iteration count, a length of the salt and a mechanism as of the known ones have them.
+
+    Args:
+      mechanism: If nobody is known.
+      secret: Only the nodes know it, and all of them know the same, or the salt would tell that it is made up.
+      known: Mechanisms and credentials of the users.
     """
-    salt, stored, server = (
+    forms = sorted((each, kept.iterations, len(kept.salt), _is_kafkas(kept.salt)) for each, kept in known)
+    form, salt, stored, server = (
         _hmac(mechanism, secret, f"{part} {mechanism} {name}".encode("utf-8", "surrogatepass"))
-        for part in ("salt", "stored key", "server key")
+        for part in ("form", "salt", "stored key", "server key")
     )
-    return ScramCredential(iterations=ITERATIONS, salt=salt[:16], stored_key=stored, server_key=server)
+    iterations, size, is_kafkas = ITERATIONS, SALT_BYTES, False
+    if forms:
+        place = int.from_bytes(form[:8]) * len(forms) >> 64
+        mechanism, iterations, size, is_kafkas = forms[place]
+    drawn = hashlib.shake_256(salt).digest(max(size, 32))
+    return mechanism, ScramCredential(
+        iterations=iterations,
+        salt=_kafkas(drawn) if is_kafkas else drawn[:size],
+        stored_key=stored,
+        server_key=server,
+    )
+
+
+def _is_kafkas(salt: bytes) -> bool:
+    return 20 <= len(salt) <= 26 and not salt.strip(_DIGITS)
+
+
+def _kafkas(drawn: bytes) -> bytes:
+    number, salt = int.from_bytes(drawn) % (1 << _KAFKAS_BITS), b""
+    while number:
+        number, digit = divmod(number, len(_DIGITS))
+        salt = _DIGITS[digit : digit + 1] + salt
+    return salt
 
 
 def _hash(mechanism: str, data: bytes) -> bytes:

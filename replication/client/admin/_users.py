@@ -20,7 +20,6 @@ from ..errors import InvalidArgumentError, RequestTimeoutError
 from ._operations import OperationsAdmin
 
 MECHANISMS = tuple(scram.HASHES)
-_SALT_BYTES = 16
 
 
 @attrs.frozen(kw_only=True)
@@ -191,7 +190,7 @@ class _Hashing:
     async def credentials(self, password: str) -> dict[str, scram.ScramCredential]:
         made = {}
         for mechanism in self.mechanisms:
-            salt = secrets.token_bytes(_SALT_BYTES)
+            salt = secrets.token_bytes(scram.SALT_BYTES)
             made[mechanism] = await trio.to_thread.run_sync(
                 scram.derive, mechanism, password, salt, self.iterations
             )

@@ -57,11 +57,44 @@ def test_a_password_fits_its_own_credential_alone(mechanism: str) -> None:
 
 
 def test_who_does_not_exist_looks_the_same_everywhere_and_nothing_fits() -> None:
-    one, other = (scram.made_up(SCRAM_SHA_256, "nobody", b"secret") for _ in range(2))
+    (_, one), (_, other) = (scram.made_up(SCRAM_SHA_256, "nobody", b"secret") for _ in range(2))
     assert one == other and one.iterations == scram.ITERATIONS
-    assert one.salt != scram.made_up(SCRAM_SHA_256, "nobody", b"another").salt
-    assert one.salt != scram.made_up(SCRAM_SHA_256, "somebody", b"secret").salt
+    assert one.salt != scram.made_up(SCRAM_SHA_256, "nobody", b"another")[1].salt
+    assert one.salt != scram.made_up(SCRAM_SHA_256, "somebody", b"secret")[1].salt
     assert len(one.salt) == 16 and not scram.is_password(SCRAM_SHA_256, one, "")
+
+
+def like(mechanism: str, iterations: int, salt: bytes) -> tuple[str, scram.ScramCredential]:
+    kept = scram.ScramCredential(iterations=iterations, salt=salt, stored_key=b"", server_key=b"")
+    return mechanism, kept
+
+
+KAFKAS_SALT = b"1q2w3e4r5t6y7u8i9o0pasdfgh"
+
+
+def test_who_does_not_exist_looks_like_those_who_do() -> None:
+    """As many of the made-up ones have a form as of the real ones."""
+    known = [like(SCRAM_SHA_256, 4096, b"\xff" * 64)] * 3 + [like(SCRAM_SHA_512, 16384, KAFKAS_SALT)]
+    found = [scram.made_up(SCRAM_SHA_256, f"name {n}", b"secret", known) for n in range(2000)]
+    plain = [kept for mechanism, kept in found if mechanism == SCRAM_SHA_256]
+    kafkas = [kept for mechanism, kept in found if mechanism == SCRAM_SHA_512]
+    assert {(kept.iterations, len(kept.salt)) for kept in plain} == {(4096, 64)}
+    assert 1400 < len(plain) < 1600 and len(plain) + len(kafkas) == len(found)
+    assert {kept.iterations for kept in kafkas} == {16384}
+    assert {len(kept.salt) for kept in kafkas} >= {25, 26}
+    assert all(int(kept.salt, 36) < 1 << 130 and kept.salt.islower() for kept in kafkas)
+    assert len({kept.salt for _, kept in found}) == len(found)
+
+
+def test_one_more_user_changes_few_of_those_who_do_not_exist() -> None:
+    known = [like(SCRAM_SHA_256, 4096 + n, b"\xff" * 16) for n in range(2) for _ in range(50)]
+    more = [*known, like(SCRAM_SHA_256, 4096, b"\xff" * 16)]
+    names = [f"name {n}" for n in range(1000)]
+    same = [
+        scram.made_up(SCRAM_SHA_256, each, b"", known) == scram.made_up(SCRAM_SHA_256, each, b"", more)
+        for each in names
+    ]
+    assert sum(same) > 980
 
 
 def user(**changes: object) -> UserRecord:

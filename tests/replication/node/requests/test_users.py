@@ -229,6 +229,29 @@ async def test_a_stranger_looks_as_a_user_does() -> None:
     assert made != await one.credential("nobody", "SCRAM-SHA-512")
 
 
+async def test_a_stranger_costs_as_much_hashing_as_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    from insync.replication.core.control.records import UserRecord
+
+    kept = {"SCRAM-SHA-512": scram.derive("SCRAM-SHA-512", "right", b"12345678", scram.MOST_ITERATIONS)}
+    users = Clocked(
+        ClusterView(users={"etl": (UserRecord(name="etl", credentials=kept), 1)}, secret="of the cluster")
+    )
+    there, made = [await users.credential(name, "SCRAM-SHA-512") for name in ("etl", "nobody")]
+    assert (made.iterations, len(made.salt)) == (there.iterations, len(there.salt))
+    without = await users.credential("etl", "SCRAM-SHA-256")
+    assert without.iterations == (await users.credential("nobody", "SCRAM-SHA-256")).iterations
+    hashed: list[tuple[str, int]] = []
+
+    def salted(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
+        hashed.append((mechanism, iterations))
+        return b"0" * 64
+
+    monkeypatch.setattr(scram, "salted_password", salted)
+    for name in ("etl", "nobody"):
+        assert not await users.verify(name, "wrong")
+    assert hashed == [("SCRAM-SHA-512", scram.MOST_ITERATIONS)] * 2
+
+
 async def test_who_does_not_exist_costs_as_much_hashing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted, not timed: the same hashes, the same number of iterations."""
     hashed: list[tuple[str, int]] = []
@@ -327,7 +350,7 @@ async def test_what_the_store_holds_stops_no_node(iterations: int, monkeypatch: 
 
     hashed: list[int] = []
     monkeypatch.setattr(scram, "salted_password", lambda *given: hashed.append(given[-1]) or b"0" * 32)
-    sound = scram.made_up("SCRAM-SHA-256", "etl", b"")
+    _, sound = scram.made_up("SCRAM-SHA-256", "etl", b"")
     kept = {"SCRAM-SHA-256": attrs.evolve(sound, iterations=iterations), "SCRAM-SHA-9000": sound}
     users = Clocked(ClusterView(users={"etl": (UserRecord(name="etl", credentials=kept), 1)}))
     assert not await users.verify("etl", "right")
