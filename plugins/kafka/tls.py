@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from insync.transport import Endpoint, LinkBroken, Part
+from insync.transport import AuthError, Endpoint, LinkBroken, Part
 from insync.transport.below_tls import BelowTls
 from insync.transport.ranges import is_range, range_pieces, warm
 
@@ -51,9 +51,10 @@ class TlsStream:
         """Bytes that `send` got rid of so far, before they were encrypted."""
 
     async def prepare(self) -> str:
-        """Shake hands; the common name in the client's certificate, empty if it has shown none, or several.
+        """Shake hands; the common name in the client's certificate, empty if it has shown none.
 
         Raises:
+          AuthError: The certificate has several.
           LinkBroken: The client speaks something else, is not believed, or takes too long.
         """
         try:
@@ -66,7 +67,13 @@ class TlsStream:
         self._below.turns = None
         shown = self._stream.getpeercert() or {}
         names = [value for part in shown.get("subject", ()) for key, value in part if key == "commonName"]
-        return str(names[0]) if len(names) == 1 else ""
+        if len(names) > 1:
+            raise AuthError(
+                f"{self.remote}: its certificate has the common names {', '.join(map(repr, names))}: "
+                "issue one with a single name, which rules and quotas are for",
+                peer=str(self.remote),
+            )
+        return str(names[0]) if names else ""
 
     async def receive_into(self, buffer: memoryview, at_least: int = 1) -> int:
         """See `insync.transport.ByteStream`."""

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from insync.plugins.kafka.tls import TlsStream, context
-from insync.replication import Node, NodeSettings
+from insync.replication import BlockingAdmin, Node, NodeSettings
 from insync.replication.node import BlockingNode, NodeError
 from insync.transport import Endpoint
 
@@ -218,12 +218,29 @@ async def test_a_connection_that_was_aborted_is_closed_like_any_other(tmp_path: 
         stream.abort()
 
 
-@pytest.mark.parametrize(("names", "known"), [(["a"], "a"), (["a", "b"], ""), (["b", "a"], "")])
-async def test_a_certificate_with_several_names_identifies_nobody(
-    tmp_path: Path, names: list[str], known: str
+async def test_a_certificate_names_its_client(tmp_path: Path) -> None:
+    async with shaken_hands(tmp_path, "a") as (_, name):
+        assert name == "a"
+
+
+def test_a_certificate_with_several_names_is_refused(
+    librdkafka: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with shaken_hands(tmp_path, *names) as (_, name):
-        assert name == known
+    authority = Authority(tmp_path, "authority")
+    certificate, key = authority.issue("node")
+    url = (
+        f"kafka+tls://127.0.0.1:0?certificate={certificate}&key={key}"
+        f"&client_certificate=required&authorities={authority.path}"
+    )
+    with node_with(tmp_path, url) as node:
+        with BlockingAdmin(node.endpoints) as admin:
+            admin.create_topic("t", 1, 1)
+        assert not isinstance(
+            write(librdkafka, settings(node, authority, authority.issue("a")), "t"), librdkafka.KafkaError
+        )
+        refused = write(librdkafka, settings(node, authority, authority.issue("b", "a\x1b")), "t")
+        assert refused.code() == librdkafka.KafkaError._MSG_TIMED_OUT
+    assert r"its certificate has the common names 'b', 'a\x1b': issue one with a single name" in caplog.text
 
 
 async def test_of_many_handshakes_one_goes_on_in_each_step_of_the_loop(tmp_path: Path) -> None:
