@@ -10,7 +10,7 @@ from msgspec import structs
 
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
-from insync.replication.node.requests.authorisation import Operation
+from insync.replication.node.requests.authorisation import may_read
 from insync.replication.node.service import Answer, ServiceError
 from insync.transport import Part
 
@@ -53,6 +53,8 @@ class _Asked:
     is_full: bool
     done: Done
     put_off: PutOff
+    refused: Mapping[Key, m.FetchResult] = attrs.Factory(dict)
+    """Answers that the node is not asked for."""
     transactions: Mapping[Key, m.FetchedTransactions] = attrs.Factory(dict)
     """Of readers of committed records: where these end, and which batches before that count for nothing."""
 
@@ -83,6 +85,7 @@ class _Asked:
 
     def tell(self, found: Mapping[Key, m.FetchResult], parts: Sequence[Part], pause: int) -> None:
         """Answer. Ranges are in the order of the node's results."""
+        found = {**self.refused, **found}
         # Nothing is said within a session of a partition of which there is nothing new.
         quiet = [each for each in self.questions.values() if each.topic and _place(each) not in found]
         ends: dict[Key, tuple[int, int, int]] = {}
@@ -271,12 +274,17 @@ def start(client: Client, request: Struct, version: int, done: Done, put_off: Pu
         return
     asked = _Asked(client, request, version, session, questions, is_full, done, put_off)
     replica = request.replica_id if version < 15 else request.replica_state.replica_id
-    if replica >= 0 or not client.may(Operation.CONSUME):
-        asked.in_its_turn(lambda: asked.tell(_all(questions, KafkaError.TOPIC_AUTHORIZATION_FAILED), (), 0))
-        return
-    known = [each for each in questions.values() if each.topic]
+    allowed = client.service.allowed(client.peer)
+    asked.refused = {
+        _place(each): m.FetchResult(
+            topic=each.topic, partition=each.partition, error=KafkaError.TOPIC_AUTHORIZATION_FAILED
+        )
+        for each in questions.values()
+        if replica >= 0 or not may_read(each.topic, allowed)
+    }
+    known = [each for each in questions.values() if each.topic and _place(each) not in asked.refused]
     if len(known) < len(questions):
-        # An id that no topic has is told of at once.
+        # An id that no topic has, and a topic that the client may not read, are told of at once.
         if known:
             asked.in_its_turn(lambda: _ask(asked, known, 0))
         else:
@@ -298,13 +306,6 @@ def _ask(asked: _Asked, known: list[m.FetchPartition], wait_ms: int) -> None:
         isolation_level=asked.isolation,
     )
     asked.client.service.call(asked.client, fetch, asked.came)
-
-
-def _all(questions: Mapping[Any, m.FetchPartition], error: int) -> dict[Key, m.FetchResult]:
-    return {
-        (each.topic, each.partition): m.FetchResult(topic=each.topic, partition=each.partition, error=error)
-        for each in questions.values()
-    }
 
 
 def _questions(

@@ -16,6 +16,7 @@ from ...core import messages as m
 from ...core.broker.events import Disconnected, ForwardArrived, ReadIndexArrived
 from ...core.broker.ports import Found, LookUp
 from ...core.control.admin_requests import Request as AdminRequestBody
+from ...core.control.internal_topics import STANDARD as INTERNAL_TOPICS
 from ...core.control.records import PartitionRecord
 from ...core.control.view import ClusterView
 from ...core.errors import ErrorCode
@@ -30,7 +31,7 @@ from ..store._cluster_state import ClusterState
 from ._described import Described, describe_partition
 from ._limits import MOST_BYTES, problem_of, problem_of_body
 from ._users import Users
-from .authorisation import Authoriser
+from .authorisation import Authoriser, may_read
 
 log = limited(logging.getLogger("insync.node"))
 
@@ -62,7 +63,7 @@ class Handlers:
         self._taking_ids = trio.Lock()
         self._by_kind: dict[int, Callable[[Inbound], None]] = {
             m.Kind.PRODUCE: driver.produces.serve,
-            m.Kind.FETCH: driver.fetches.serve,
+            m.Kind.FETCH: self._fetch,
             m.Kind.DELETE_RECORDS: driver.produces.serve_deletion,
             m.Kind.LIST_OFFSETS: self._list_offsets,
             m.Kind.READ_INDEX: self._read_index,
@@ -162,6 +163,18 @@ class Handlers:
     def disconnected(self, connection: Hashable) -> None:
         """A connection has ended, and nothing of it is in flight."""
         self._driver.step(Disconnected(connection))
+
+    def _fetch(self, request: Inbound) -> None:
+        peer, message = request.peer, request.message
+        if peer.node_id < 0:
+            for each in message.partitions:
+                if each.topic in INTERNAL_TOPICS and not may_read(each.topic, self._authoriser.allowed(peer)):
+                    request.refuse(
+                        f"{peer.principal} may not read topic {each.topic!r}, which is internal: it needs a rule "
+                        "with admin in `allow` of the nodes, or of the user"
+                    )
+                    return
+        self._driver.fetches.serve(request)
 
     def _list_offsets(self, request: Inbound) -> None:
         message: m.ListOffsetsRequest = request.message

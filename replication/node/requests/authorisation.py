@@ -12,13 +12,14 @@ A user of the cluster (`insync user`) may have a rule of its own, on all nodes: 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 from typing import Protocol
 
 import attrs
 
 from ....transport import PeerIdentity
+from ...core.control.internal_topics import STANDARD as INTERNAL_TOPICS
 from ...core.messages import Kind
 from ...metadata import STORE_KINDS
 from ..errors import InvalidSettingError
@@ -156,6 +157,13 @@ class Authoriser:
             return CLIENTS
         granted = [rule.operations for rule in self._rules if rule.matches(peer.principal)]
         return (own or frozenset[Operation]()).union(*granted)
+
+
+def may_read(topic: str, allowed: Collection[Operation]) -> bool:
+    """Whether a client that may do this may read the records of a topic. Those of an internal topic are for admins:
+    they tell the transactional ids, groups and offsets of everybody.
+    """
+    return Operation.CONSUME in allowed and (topic not in INTERNAL_TOPICS or Operation.ADMIN in allowed)
 
 
 def refusal(peer: PeerIdentity, needed: Iterable[Operation]) -> str:

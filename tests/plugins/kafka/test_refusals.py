@@ -20,7 +20,7 @@ from insync.replication.core.errors import ErrorCode
 from insync.replication.node.store._cluster_state import ClusterState
 from insync.storage.batch import build_batch
 
-from .test_listener import client_of, make, node_at, produce
+from .test_listener import client_of, make, node_at, produce, write
 
 Grow, Create, Init = (
     message("CreatePartitionsRequest"),
@@ -102,6 +102,49 @@ async def test_who_may_not_use_what_is_coordinated_is_told_no_coordinator(
                 found = await client.ask(Api.FIND_COORDINATOR, 4, Find(coordinator_keys=["k"], key_type=kind))
                 told = found.coordinators[0].error_code
             assert told == error and (found.coordinators[0].node_id < 0) == bool(error)
+
+
+@pytest.mark.parametrize(
+    ("may", "error"), [("consume", KafkaError.TOPIC_AUTHORIZATION_FAILED), ("consume+admin", 0)]
+)
+async def test_the_records_of_internal_topics_are_for_admins(tmp_path: Path, may: str, error: int) -> None:
+    """By name and by id, within a session and without one. Other topics of the same request are read."""
+    Fetch, Metadata = message("FetchRequest"), message("MetadataRequest")
+    name, few = "__consumer_offsets", {"offsets_topic_num_partitions": 1}
+    async with node_at(tmp_path, **few) as node, client_of(node) as client:
+        await make(node)
+        await write(client, b"value")
+        asked = message("FindCoordinatorRequest")(key="g", key_type=0)
+        while (await client.ask(Api.FIND_COORDINATOR, 2, asked)).error_code:
+            pass
+    async with node_at(tmp_path, allow=(f"client={may}",), **few) as node, client_of(node) as client:
+        told = await client.ask(Api.METADATA, 12, Metadata(topics=None))
+        ids = {each.name: each.topic_id for each in told.topics}
+
+        def wanted(by: str, session: tuple[int, int], *topics: str) -> Any:
+            part = Fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+            return Fetch(
+                max_bytes=1 << 20,
+                session_id=session[0],
+                session_epoch=session[1],
+                topics=[
+                    Fetch.FetchTopic(partitions=[part], **{by: ids[each] if by == "topic_id" else each})
+                    for each in topics
+                ],
+            )
+
+        for version, by in ((12, "topic"), (13, "topic_id")):
+            called = ids if by == "topic_id" else {each: each for each in ids}
+            for epoch in (-1, 0):
+                size = 0
+                while not size:  # the node has just started
+                    told = await client.ask(Api.FETCH, version, wanted(by, (0, epoch), "t", name))
+                    found = {getattr(each, by): each.partitions[0] for each in told.responses}
+                    _, size = found[called["t"]].records
+                assert found[called["t"]].error_code == 0 and found[called[name]].error_code == error
+            told = await client.ask(Api.FETCH, version, wanted(by, (told.session_id, 1)))
+            errors = [part.error_code for topic in told.responses for part in topic.partitions]
+            assert error == 0 or error in errors, "a session goes on with the same refusal"
 
 
 async def test_a_topic_is_deleted_by_its_name_or_by_its_id(tmp_path: Path) -> None:

@@ -203,6 +203,29 @@ async def test_a_producer_moves_the_offsets_of_groups_that_it_may_commit_itself(
         assert (await admin.describe_transaction("etl")).partitions == []
 
 
+@pytest.mark.parametrize(("may", "is_let"), [("consume", False), ("consume+admin", True)])
+async def test_the_records_of_internal_topics_are_for_admins(tmp_path: Path, may: str, is_let: bool) -> None:
+    few = {"offsets_topic_num_partitions": 1, "transaction_state_log_num_partitions": 1}
+    async with Node(settings(tmp_path, **few)) as node, Admin(node.endpoints) as admin:
+        await admin.create_topic("t", partitions=1, replication_factor=1)
+        async with Producer(node.endpoints, transactional_id="secret") as producer, producer.transaction():
+            await producer.send("t", b"value", partition=0)
+            await producer.send_offsets({("t", 0): 1}, GroupMetadata(group_id="secret"))
+    async with Node(settings(tmp_path, allow=(f"client={may}",), **few)) as node:
+        for topic in ("__transaction_state", "__consumer_offsets"):
+            with trio.fail_after(60):
+                async with Consumer(node.endpoints, auto_offset_reset="earliest") as consumer:
+                    consumer.assign([("t", 0), (topic, 0)])
+                    if is_let:
+                        found: set[str] = set()
+                        while topic not in found:
+                            found |= {each.topic for each in await consumer.poll(timeout_ms=5000)}
+                    else:
+                        with pytest.raises(AuthorizationError, match=f"client may not read topic '{topic}'"):
+                            while True:
+                                await consumer.poll(timeout_ms=5000)
+
+
 @pytest.mark.parametrize("is_node", [False, True])
 async def test_only_a_node_fetches_as_that_node(tmp_path: Path, is_node: bool) -> None:
     async with Node(settings(tmp_path)) as node, trio.open_nursery() as nursery:
