@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
-from insync.replication.node.service import NotAllowedError
+from insync.replication.node.requests.authorisation import Operation
 
 from ..client import Client
 from ..protocol import Struct, message
@@ -19,14 +19,13 @@ _LogDirs = message("DescribeLogDirsResponse")
 async def describe_log_dirs(client: Client, request: Struct, version: int) -> Struct:
     """Log directories, and the size of each replica in them."""
     answer = _LogDirs()
-    topics = None if request.topics is None else sorted({each.topic for each in request.topics})
-    wanted = {(each.topic, index) for each in request.topics or () for index in each.partitions}
-    try:
-        node = (await client.service.ask(client, m.DescribeNodeRequest())).message
-        replicas = (await client.service.ask(client, m.DescribePartitionsRequest(topics=topics))).message
-    except NotAllowedError:
+    if not client.may(Operation.ADMIN):
         answer.error_code = KafkaError.CLUSTER_AUTHORIZATION_FAILED
         return answer
+    topics = None if request.topics is None else sorted({each.topic for each in request.topics})
+    wanted = {(each.topic, index) for each in request.topics or () for index in each.partitions}
+    node = (await client.service.ask(client, m.DescribeNodeRequest())).message
+    replicas = (await client.service.ask(client, m.DescribePartitionsRequest(topics=topics))).message
     assert isinstance(node, m.DescribeNodeResponse)
     assert isinstance(replicas, m.DescribePartitionsResponse)
     for each in node.log_directories:

@@ -51,6 +51,10 @@ def log_dirs(
         if not chosen:
             there = ", ".join(str(each.node_id) for each in health)
             raise CommandError(f"there is no node {node}: the cluster has {there}")
+        if any(not each.error and not each.log_directories for each in chosen):
+            raise CommandError(
+                "nodes tell their log directories to admins alone: this client needs a rule with admin in `allow`"
+            )
         found = [_told(each, reports.get(each.node_id), topic) for each in chosen]
         if json:
             print_json(found)

@@ -23,7 +23,8 @@ class NodeHealth:
     """A node's report on itself, or why there is none (`error`, else empty).
 
     checks: what has to hold for it to be ready, with what is wrong where it does not.
-    log_directories: each with its partitions, its size in bytes and why it is offline, if it is.
+    log_directories: each with its partitions, its size in bytes and why it is offline, if it is. None if the
+      client may not administer.
     counters: bytes, requests and microseconds that these took since the start of its process; they only grow while
       `incarnation` is the same.
     version: of its insync; empty if it does not say.

@@ -159,7 +159,7 @@ class FollowerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 class ReplicaInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One replica on the answering node; `followers` is filled by the leader alone. `log_dir`: where its log lies,
-    empty while it is being made.
+    empty while it is being made, and for clients that may not administer.
     """
 
     topic: str

@@ -31,11 +31,14 @@ from ..store._cluster_state import ClusterState
 from ._described import Described, describe_partition
 from ._limits import MOST_BYTES, problem_of, problem_of_body
 from ._users import Users
-from .authorisation import Authoriser, may_read
+from .authorisation import Authoriser, Operation, may_read
 
 log = limited(logging.getLogger("insync.node"))
 
 PRODUCER_ID_BLOCK = 1000
+_WITH_PATHS = ("log_directories", "store")
+"""Checks whose troubles name files."""
+_FOR_ADMINS = "clients that may admin are told the reason"
 Describe = Callable[[PartitionRecord], m.PartitionInfo]
 
 
@@ -225,6 +228,11 @@ class Handlers:
     def _describe_partitions(self, request: Inbound) -> None:
         message: m.DescribePartitionsRequest = request.message
         partitions, next_cursor = self._driver.describe(message, page_size(message.partition_limit))
+        if not self._may_see_paths(request.peer):
+            partitions = [
+                structs.replace(each, log_dir="", error=_FOR_ADMINS if each.error else "")
+                for each in partitions
+            ]
         response = m.DescribePartitionsResponse(
             node_id=self._identity.node_id,
             incarnation=self._identity.incarnation,
@@ -235,7 +243,14 @@ class Handlers:
         request.reply(response)
 
     def _describe_node(self, request: Inbound) -> None:
-        request.reply(self.health.describe())
+        told = self.health.describe()
+        if not self._may_see_paths(request.peer):
+            told = structs.replace(told, checks=list(map(_without_paths, told.checks)), log_directories=[])
+        request.reply(told)
+
+    def _may_see_paths(self, peer: PeerIdentity) -> bool:
+        """Paths and errors of this machine are for nodes and for clients that may administer."""
+        return peer.node_id >= 0 or Operation.ADMIN in self._authoriser.allowed(peer)
 
     def _describe_changes(self, request: Inbound) -> None:
         message: m.DescribeChangesRequest = request.message
@@ -341,6 +356,11 @@ class Handlers:
         if host is None or host.log is None:
             return {}
         return {each.producer_id: each.timestamp_ms for each in host.log.producer_states()}
+
+
+def _without_paths(check: m.HealthCheck) -> m.HealthCheck:
+    is_bare = check.ok or check.name not in _WITH_PATHS
+    return check if is_bare else structs.replace(check, detail=_FOR_ADMINS)
 
 
 def _store_error(error: Exception) -> ErrorCode:

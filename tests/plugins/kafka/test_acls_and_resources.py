@@ -51,6 +51,15 @@ async def test_topics_and_nodes_have_settings(tmp_path: Path) -> None:
         assert await listed(2, 99) == KafkaError.UNSUPPORTED_VERSION
 
 
+@pytest.mark.parametrize(("may", "is_let"), [("consume", False), ("admin", True)])
+async def test_log_directories_are_for_admins(tmp_path: Path, may: str, is_let: bool) -> None:
+    async with node_at(tmp_path, allow=(f"client={may}",)) as node, client_of(node) as client:
+        told = await client.ask(Api.DESCRIBE_LOG_DIRS, 4, message("DescribeLogDirsRequest")(topics=None))
+        found = [each.log_dir for each in told.results]
+    assert found == ([str(tmp_path / "n1")] if is_let else [])
+    assert told.error_code == (0 if is_let else KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+
+
 async def test_what_has_settings_is_for_admins(tmp_path: Path) -> None:
     async with node_at(tmp_path, allow=("client=consume",)) as node, client_of(node) as client:
         answer = await client.ask(Api.LIST_CONFIG_RESOURCES, 1, Listing())

@@ -387,6 +387,12 @@ def test_log_directories_are_listed_with_the_size_of_each_replica(
     assert "'nowhere'" in answer.err and not answer.out
 
 
+def test_log_directories_are_for_admins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with cluster(tmp_path, 1, "--allow", "client=consume") as (node,):
+        assert main(["log-dirs", "--servers", node.endpoint]) == 1
+    assert "this client needs a rule with admin" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_topic_is_placed_as_asked_or_only_looked_at(
     nodes: list[NodeProcess], capsys: pytest.CaptureFixture[str]

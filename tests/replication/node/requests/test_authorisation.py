@@ -226,6 +226,28 @@ async def test_the_records_of_internal_topics_are_for_admins(tmp_path: Path, may
                                 await consumer.poll(timeout_ms=5000)
 
 
+@pytest.mark.parametrize(("may", "is_let"), [("consume", False), ("consume+admin", True)])
+async def test_paths_of_the_machine_are_for_admins(tmp_path: Path, may: str, is_let: bool) -> None:
+    async with Node(settings(tmp_path)) as node, Admin(node.endpoints) as admin:
+        await admin.create_topic("t", partitions=1, replication_factor=1)
+    (tmp_path / "bad").write_text("no folder")
+    both = NodeSettings(
+        node_id=1,
+        log_dirs=(tmp_path / "n", tmp_path / "bad"),
+        store=f"sqlite://{tmp_path}/m.db",
+        allow=(f"client={may}",),
+    )
+    async with Node(both) as node, Admin(node.endpoints) as admin:
+        (health,) = await admin.describe_nodes()
+        (report,) = await admin.describe_replicas(["t"])
+        (check,) = [each for each in health.checks if each.name == "log_directories"]
+        assert not check.ok
+        assert (str(tmp_path) in repr((health, report))) == is_let
+        assert (report.replicas[0].log_dir == str(tmp_path / "n")) == is_let
+        if not is_let:
+            assert check.detail == "clients that may admin are told the reason"
+
+
 @pytest.mark.parametrize("is_node", [False, True])
 async def test_only_a_node_fetches_as_that_node(tmp_path: Path, is_node: bool) -> None:
     async with Node(settings(tmp_path)) as node, trio.open_nursery() as nursery:
