@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from nicegui import app as nicegui_app
 from nicegui import core, ui
 
-from ._guard import Guard, names
+from ._guard import App, Guard, names
 from ._login import Door
 from .pages import _cluster, _do, _groups, _records, _topics, _transactions
 from .pages._frame import Site, frame, live, login
@@ -100,9 +100,13 @@ async def serve(
     *,
     door: Door | None = None,
     further_names: tuple[str, ...] = (),
+    proxies: tuple[str, ...] = (),
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Watch the cluster and serve the pages until the task is cancelled or a signal comes."""
+    """Watch the cluster and serve the pages until the task is cancelled or a signal comes.
+
+    proxies: addresses and networks of those whose X-Forwarded-For says from where a request comes.
+    """
     register(site)
     # Not by requests in turn either, which anybody could choose: a session's end closes WebSockets.
     nicegui_app.config.socket_io_js_transports = core.sio.eio.transports = ["websocket"]
@@ -126,7 +130,14 @@ async def serve(
     host, port = listener.getsockname()[:2]
     guarded = Guard(web, names(host, port, further_names), door)
     logging.getLogger("nicegui").setLevel(logging.WARNING)
-    config = uvicorn.Config(
+    await uvicorn.Server(configured(guarded, proxies)).serve(sockets=[listener])
+
+
+def configured(guarded: App, proxies: tuple[str, ...]) -> uvicorn.Config:
+    """The web server's configuration. Its own default believes every program on this machine, which may guess
+    passwords, from where its requests come.
+    """
+    return uvicorn.Config(
         guarded,
         log_level="warning",
         access_log=False,
@@ -134,5 +145,6 @@ async def serve(
         ws_max_size=MOST_MESSAGE,
         timeout_graceful_shutdown=2,
         server_header=False,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=list(proxies),
     )
-    await uvicorn.Server(config).serve(sockets=[listener])

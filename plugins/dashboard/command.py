@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,7 @@ def dashboard(
     name: tuple[str, ...] = (),
     login: Flag = False,
     password_file: Annotated[Path | None, Parameter(show_default=False)] = None,
+    trusted_proxy: tuple[str, ...] = (),
     hangs_after_ms: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 1_200_000,
     allow_changes: Flag = False,
     stop_with_stdin: Flag = False,
@@ -49,6 +51,9 @@ def dashboard(
         admin change what --allow-changes lets them.
     password_file
         File whose first line is a password for all, in place of the cluster's users.
+    trusted_proxy
+        Address or network of a proxy, which tells by X-Forwarded-For from where a request comes: one address makes
+        one attempt to log in at a time. Repeatable.
     hangs_after_ms
         A transaction hangs if its producer has written nothing for so long and no coordinator will end it.
     allow_changes
@@ -69,10 +74,20 @@ def dashboard(
         raise UsageError(
             "--login and --password-file: the cluster's users log in, or one password is for all"
         )
+    for each in trusted_proxy:
+        try:
+            ip_network(each)
+        except ValueError as error:
+            raise UsageError(
+                f"--trusted-proxy {each!r} is neither an address nor a network ({error}): write for example "
+                "127.0.0.1 or 10.0.0.0/24"
+            ) from error
     password = _password(password_file)
     by_users = login or (not password and host not in ("127.0.0.1", "::1", "localhost"))
     at = "127.0.0.1" if host == "localhost" else host
-    return _run(nodes, (at, port), name, password, by_users, hangs_after_ms, allow_changes, json)
+    return _run(
+        nodes, (at, port), name, trusted_proxy, password, by_users, hangs_after_ms, allow_changes, json
+    )
 
 
 def _password(path: Path | None) -> str:
@@ -95,6 +110,7 @@ def _run(
     nodes: str,
     place: tuple[str, int],
     further: tuple[str, ...],
+    proxies: tuple[str, ...],
     password: str,
     by_users: bool,
     hangs_after_ms: int,
@@ -124,5 +140,5 @@ def _run(
     if by_users:
         door = UserDoor(lambda: watcher.admin)
     site = Site(watcher=watcher, allow_changes=allow_changes)
-    asyncio.run(serve(site, listener, door=door, further_names=further, ready=ready))
+    asyncio.run(serve(site, listener, door=door, further_names=further, proxies=proxies, ready=ready))
     return 0

@@ -167,4 +167,7 @@ def test_the_command_says_what_it_needs(
     assert "one password is for all" in refused(
         "--servers", "tcp://h:1", "--login", "--password-file", str(short)
     )
+    assert "'proxy.example' is neither an address nor a network" in refused(
+        "--servers", "tcp://h:1", "--trusted-proxy", "proxy.example"
+    )
     assert "has 0 characters" in refused("--servers", "tcp://h:1", "--password-file", str(short))
