@@ -29,6 +29,7 @@ _OF_THE_STARTER = (
     "INSYNC_SERVERS",
     "INSYNC_TLS_",
     "INSYNC_TRACEBACK",
+    "INSYNC_ZOOKEEPER_",
 )
 for name in [each for each in os.environ if each.startswith(_OF_THE_STARTER)]:
     del os.environ[name]

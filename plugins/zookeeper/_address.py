@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Self
 from urllib.parse import unquote
 
@@ -11,7 +14,9 @@ import attrs
 from insync.replication.metadata import InvalidStoreUrlError
 
 DEFAULT_PORT = 2181
-_FORM = "zookeeper://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/PATH"
+PASSWORD_VARIABLE = "INSYNC_ZOOKEEPER_PASSWORD"
+PASSWORD_FILE_VARIABLE = "INSYNC_ZOOKEEPER_PASSWORD_FILE"
+_FORM = "zookeeper://[USER[:PASSWORD]@]HOST:PORT[,HOST:PORT...]/PATH"
 # `urlsplit` knows one host: since its fix of CVE-2024-11168 it refuses an IPv6 address behind another one.
 _URL = re.compile(r"zookeeper://(?P<netloc>[^/?#]*)(?P<path>[^?#]*)(?P<rest>.*)", re.DOTALL)
 _NODE_NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -30,16 +35,19 @@ class ZookeeperAddress:
     credentials: str | None = attrs.field(default=None, repr=False)
 
     @classmethod
-    def parse(cls, url: str) -> Self:
-        """Read a store URL. Raises `InvalidStoreUrlError`."""
+    def parse(cls, url: str, environment: Mapping[str, str] = os.environ) -> Self:
+        """Read a store URL.
+
+        A password that the URL leaves out comes from the environment: INSYNC_ZOOKEEPER_PASSWORD_FILE names a file,
+        INSYNC_ZOOKEEPER_PASSWORD is it. White space around it is no part of it.
+
+        Raises:
+          InvalidStoreUrlError: It is none, or the password is missing or cannot be read.
+        """
         parts = _URL.fullmatch(url)
         user, _, hosts = parts["netloc"].rpartition("@") if parts else ("", "", "")
         if not parts or parts["rest"] or not hosts:
             raise InvalidStoreUrlError(f"{_hidden(url)!r}: a ZooKeeper store's URL is {_FORM}")
-        if user and ":" not in user:
-            raise InvalidStoreUrlError(
-                f"{_hidden(url)!r} names a user without a password; the form is {_FORM}"
-            )
         names = parts["path"].strip("/").split("/")
         if not all(_NODE_NAME.fullmatch(name) and name not in (".", "..", "zookeeper") for name in names):
             raise InvalidStoreUrlError(
@@ -49,8 +57,29 @@ class ZookeeperAddress:
         return cls(
             ",".join(_host(host, url) for host in hosts.split(",")),
             "/" + "/".join(names),
-            unquote(user) if user else None,
+            _credentials(user, url, environment) if user else None,
         )
+
+
+def _credentials(user: str, url: str, environment: Mapping[str, str]) -> str:
+    if ":" in user:
+        return unquote(user)
+    password = environment.get(PASSWORD_VARIABLE, "")
+    if file := environment.get(PASSWORD_FILE_VARIABLE):
+        try:
+            password = Path(file).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            # Not chained: that error may hold the bytes, which may be a password.
+            raise InvalidStoreUrlError(
+                f"{_hidden(url)!r}: the password file {file} cannot be read: {why}"
+            ) from None
+    if not password.strip():
+        raise InvalidStoreUrlError(
+            f"{_hidden(url)!r} names a user without a password: set {PASSWORD_FILE_VARIABLE} or "
+            f"{PASSWORD_VARIABLE}; the form is {_FORM}"
+        )
+    return f"{unquote(user)}:{password.strip()}"
 
 
 def _host(text: str, url: str) -> str:

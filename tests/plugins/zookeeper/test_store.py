@@ -1,5 +1,7 @@
 """What is the ZooKeeper store's own: its URL, paths, credentials, limits, and what it finds in its place."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,6 +64,36 @@ def test_urls(url: str, address: ZookeeperAddress) -> None:
 def test_malformed_urls(url: str) -> None:
     with pytest.raises(InvalidStoreUrlError):
         open_store(url)
+
+
+def test_a_password_comes_from_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command line, which all users of a machine can read, needs to hold none."""
+    file, url = tmp_path / "password", "zookeeper://jo%65@h:1/a"
+    file.write_text(" p:@ss \n")
+    for environment, password in (
+        ({"INSYNC_ZOOKEEPER_PASSWORD_FILE": str(file)}, "p:@ss"),
+        ({"INSYNC_ZOOKEEPER_PASSWORD": "other"}, "other"),
+        ({"INSYNC_ZOOKEEPER_PASSWORD_FILE": str(file), "INSYNC_ZOOKEEPER_PASSWORD": "other"}, "p:@ss"),
+    ):
+        assert ZookeeperAddress.parse(url, environment) == ZookeeperAddress("h:1", "/a", f"joe:{password}")
+        assert ZookeeperAddress.parse("zookeeper://joe:x@h:1/a", environment).credentials == "joe:x"
+        assert ZookeeperAddress.parse("zookeeper://h:1/a", environment).credentials is None
+    monkeypatch.setenv("INSYNC_ZOOKEEPER_PASSWORD", "secret")
+    assert isinstance(open_store(url), GuardedStore)
+
+
+def test_a_password_that_is_missing_is_told(tmp_path: Path) -> None:
+    url = "zookeeper://joe@h:1/a"
+    with pytest.raises(InvalidStoreUrlError, match="set INSYNC_ZOOKEEPER_PASSWORD_FILE or INSYNC_ZOOKEEPER"):
+        ZookeeperAddress.parse(url, {})
+    with pytest.raises(InvalidStoreUrlError, match="password file /nowhere cannot be read: No such file"):
+        ZookeeperAddress.parse(url, {"INSYNC_ZOOKEEPER_PASSWORD_FILE": "/nowhere"})
+    bad = tmp_path / "bad"
+    bad.write_bytes(b"p\xe4ss")
+    with pytest.raises(InvalidStoreUrlError, match="cannot be read: it is not UTF-8"):
+        ZookeeperAddress.parse(url, {"INSYNC_ZOOKEEPER_PASSWORD_FILE": str(bad)})
 
 
 def test_no_message_shows_a_password() -> None:
