@@ -26,8 +26,8 @@ HEAD = """# Planted errors, and what notices them
 
 The seconds are processor time on a busy machine. Errors in the files `transacting` and `transactions` of
 `tests/mutants/planted` are hunted in seeds of `insync simulate --profile transactions`, those in `shards` and
-`groups_*` in seeds of `--profile groups`. A change of the simulator may change the seeds at which it finds an error.
-This command lists the rows that no longer hold:
+`groups_*` in seeds of `--profile groups`. A change of the simulator may change the seeds at which it finds an
+error. This command lists the rows that no longer hold:
 
     python -m tests.mutants.confirm          # minutes, not hours
 """

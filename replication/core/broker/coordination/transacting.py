@@ -98,7 +98,7 @@ class Transacting:
         self._peers = peers
         self._shards: Shards
         self._first: deque[Callable[[], None]] = deque()
-        """Markers and admissions of this turn: shards hear of them in the order of their log, before anything else."""
+        """Markers and admissions of this turn: shards hear of them before all else, in the order of the log."""
         self._due: deque[Callable[[], None]] = deque()
         self.left: list[Callable[[], None]] = []
         """The tasks of the next turn."""
