@@ -150,7 +150,7 @@ class Copier(Member):
         ]
 
     def identity(self) -> dict[str, Any]:
-        """Who it is in its group."""
+        """The fields by which its group knows it."""
         membership = self.membership
         return {
             "group": self.group,

@@ -132,7 +132,7 @@ class Transactor:
 
 
 class Owner(Protocol):
-    """Whose producer it is. `name`: its transactional id; `versions`: those that its producers use."""
+    """The owner of producers. `name`: its transactional id; `versions`: those that its producers use."""
 
     cluster: Cluster
     dice: random.Random

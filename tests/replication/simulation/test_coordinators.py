@@ -8,7 +8,7 @@ from insync.replication.core.coordination.routing import GROUP_TOPIC
 from insync.replication.simulation import Replay, Run, Settings, Topic, replay_of, run
 
 TOPICS = (Topic(name="t", partitions=2), Topic(name=GROUP_TOPIC, partitions=2))
-GROUPS = Settings(faults=(), moves=0.0, reassignments=0.0, changes=0.0, topics=TOPICS, groups=2)
+GROUPS = Settings(faults=(), moves=0.0, reassignments=0.0, changes=0.0, topics=TOPICS, groups=1)
 
 
 def test_without_faults_members_join_commit_and_are_told_what_is_committed() -> None:
