@@ -91,7 +91,7 @@ class Written:
 
 
 class Facts:
-    """The committed log of one partition, as far as it is read. `length`: how many committed offsets have been read."""
+    """The committed log of one partition. `length`: how many committed offsets have been read."""
 
     def __init__(self, facts: PartitionFacts, topics: Topics) -> None:
         self.facts = facts
