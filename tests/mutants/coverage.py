@@ -69,7 +69,7 @@ def measure(first: int, end: int, rooms: Sequence[str], jobs: int) -> dict[str, 
 
 
 def _slices(first: int, end: int, rooms: Sequence[str]) -> Iterable[tuple[str, int, int]]:
-    """What to play: the profile, its first seed, and the one after its last."""
+    """The slices to play: of each the profile, the first seed, and the one after the last."""
     few = first + (end - first + 3) // 4
     plans = [(profile, few) for profile in PROFILES]
     if not set(rooms) <= COORDINATION:

@@ -62,9 +62,8 @@ class CopyingProducer(Producer):
 
     def _then(self, do: Callable[[], None], delay: float = 0.0) -> None:
         chance = IS_ZOMBIE_AT_END if self._has_offsets else IS_ZOMBIE
-        if (
-            do == self._step and not self._cluster.calm and self._dice.random() < chance
-        ):  # what is tried again goes on
+        # A step that is tried again goes on.
+        if do == self._step and not self._cluster.calm and self._dice.random() < chance:
             self._owner.pause(self._dice.choice(ZOMBIE))
         self._cluster.later(delay + 0.1 * self._dice.random(), partial(self._go_on, do))
 
@@ -127,7 +126,7 @@ class Copier(Member):
         super().__init__(*arguments, **named)
         self._producer = CopyingProducer(self)
 
-    # What its producer asks
+    # For its producer
 
     def is_latest(self, producer: Producer) -> bool:
         """Its transactional id is its own."""

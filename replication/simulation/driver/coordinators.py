@@ -540,7 +540,7 @@ class Coordinators:
         require(hosted == led, "S31", "node {} has shards {}, and leads {}", node.id, hosted, led)
 
     def check_health(self, *, without: int | None = None) -> None:
-        """L16: everybody was answered, and whoever leads coordinates. Of the clients see `group_clients`."""
+        """L5, L16: every request was answered, and each leader coordinates."""
         overdue = self.overdue(without=without)
         require(not overdue, "L5", "never answered: {}", overdue[:1])
         for partition, versioned in self._cluster.store.partitions.items():

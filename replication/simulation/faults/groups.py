@@ -12,7 +12,6 @@ from ...core.types import NO_LEADER
 from ..clients.groups import MOST_MEMBERS, Groups
 from ..clients.members import Member
 from ..oracles.groups.facts import LAZY
-from ..world.node import Node
 
 if TYPE_CHECKING:
     from ..world.cluster import Cluster
@@ -23,12 +22,12 @@ MOST_PARTITIONS = 6
 RARE = 0.06
 """Of all seeds, for each of those misfortunes that a member has to be prepared for."""
 LINGERS = 28.0
-"""Seconds of calm until who holds what it is to let go lets it go."""
+"""Seconds of calm until a member lets go that lingers."""
 AWAY_AGAIN = 7.0
 AWAY_UNTIL = 32.0
 """Seconds: between two times that a static leader is away, and of calm until it is away last."""
 REST = 20.0
-"""Seconds: who lingered is lost and joins again, and what it takes over then was read by nobody meanwhile."""
+"""Seconds: a member that lingered is lost and joins again; nobody has read meanwhile, so it reads on first."""
 
 
 class GroupFaults:
@@ -168,16 +167,10 @@ class GroupFaults:
         seconds = dice.uniform(1.0, 12.0)
         cluster.members.stand_still(seconds)
         for node in cluster.nodes.values():
-            if node.up and not node.paused:
-                node.paused = True
-                cluster.later(seconds, partial(self._resume, node, node.process))
+            cluster.pause(node, seconds)
         for member in self._groups.alive:
             if dice.random() < 0.5:
                 member.cut_off(dice.uniform(seconds, seconds + 8.0))
-
-    def _resume(self, node: Node, process: int) -> None:
-        if node.up and node.paused and node.process == process:
-            self._cluster.resume(node)
 
     # Members
 

@@ -199,18 +199,7 @@ class Injector:
         return True
 
     def _pause(self, fault: Fault, nodes: list[Node]) -> bool:
-        node = nodes[0]
-        if not node.up or node.paused:
-            return False
-        node.paused = True
-        process = node.process
-
-        def resume() -> None:
-            if node.up and node.paused and node.process == process:
-                self.cluster.resume(node)
-
-        self.cluster.later(fault.seconds, resume)
-        return True
+        return self.cluster.pause(nodes[0], fault.seconds)
 
     def _hang(self, fault: Fault, nodes: list[Node]) -> bool:
         nodes[0].stalled_until = self.cluster.now + fault.seconds

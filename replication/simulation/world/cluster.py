@@ -555,6 +555,20 @@ class Cluster(Hosting):
         for host in node.hosts.values():
             host.forget(self.new_id())
 
+    def pause(self, node: Node, seconds: float) -> bool:
+        """Its process stands still for so long; whether it was running."""
+        if not node.up or node.paused:
+            return False
+        node.paused = True
+        process = node.process
+
+        def resume() -> None:
+            if node.up and node.paused and node.process == process:
+                self.resume(node)
+
+        self.later(seconds, resume)
+        return True
+
     def resume(self, node: Node) -> None:
         node.paused, node.resumed_at = False, self.now
         held, node.held = node.held, []

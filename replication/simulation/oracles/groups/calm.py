@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ....core.groups import records as r
 from ...errors import require
 from ...settings import INTERNAL
-from .facts import COPIES
+from .facts import COPIES, partitions_of
 
 if TYPE_CHECKING:
     from ...clients.groups import Groups
@@ -78,12 +77,7 @@ class Calm:
             for each in self._groups.alive
             if each.group == group and each.failed is None and not self._is_kept_out(each)
         ]
-        topics = {topic for each in mine for topic in each.topics if topic in view.topics}
-        wanted = {
-            r.TopicPartition(view.topics[topic].topic_id, number)
-            for topic in topics
-            for number in range(view.topics[topic].partitions)
-        }
+        wanted = partitions_of(view, {topic for each in mine for topic in each.topics})
         served = [partition for each in mine for partition in each.serving]
         require(sorted(served) == sorted(wanted), "GL1", f"{group}: {sorted(served)} is not {sorted(wanted)}")
         for partition in sorted(wanted):

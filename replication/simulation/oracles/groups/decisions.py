@@ -7,7 +7,7 @@ from typing import Any
 from ....core.groups import records as r
 from ....core.messages import groups as gm
 from ...errors import require
-from .facts import OFFSETS_KEPT, Facts, Part, Written
+from .facts import OFFSETS_KEPT, Facts, Part, Written, partitions_of
 
 Entries = tuple[tuple[Any, Any], ...]
 ROUNDING = 0.01
@@ -178,12 +178,7 @@ class Decisions(Facts):
         views = [view for view in self.topics.views if view.digest(topics) == digest]
         require(bool(views), "G6", f"{group} at {epoch}: no view of that hash")
         view = views[-1]
-        wanted = {
-            r.TopicPartition(view.topics[topic].topic_id, number)
-            for topic in topics
-            if topic in view.topics
-            for number in range(view.topics[topic].partitions)
-        }
+        wanted = partitions_of(view, topics)
         require(set(dealt) == wanted, "G6", f"{group} at {epoch}: {sorted(wanted ^ set(dealt))}")
         for key, value in members.items():
             for each in targets.get(key.member_id, ()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -31,6 +31,15 @@ ISOLATION = 1.5
 """Seconds that a new coordinator adds to each session."""
 NOTHING = r.OffsetValue(offset=-1)
 """The value in place of an offset that is not committed."""
+
+
+def partitions_of(view: TopicsView, topics: Iterable[str]) -> set[r.TopicPartition]:
+    """All partitions of those of the topics that exist."""
+    return {
+        r.TopicPartition(view.topics[topic].topic_id, number)
+        for topic, count in view.counts(topics).items()
+        for number in range(count)
+    }
 
 
 class Topics:

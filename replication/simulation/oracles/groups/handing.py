@@ -39,14 +39,8 @@ class Handing:
             if partition in other.serving and not other.lease_is_over():
                 if (client.classic or other.classic) and not (self._belongs(client) and self._belongs(other)):
                     continue  # one was put out and does not know it; what it commits is refused
-                require(
-                    not self._is_bound(client.group),
-                    "G4",
-                    f"{partition} at {client} and {other}, offset {offset}",
-                )
-
-    def _is_bound(self, group: str) -> bool:
-        return self._log_of(group) is not None
+                is_bound = self._log_of(client.group) is not None
+                require(not is_bound, "G4", f"{partition} at {client} and {other}, offset {offset}")
 
     def _belongs(self, client: Member) -> bool:
         """Whether a client is a member, and has been since it was answered last, by what is committed."""

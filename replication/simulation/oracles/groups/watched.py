@@ -170,7 +170,7 @@ class WatchedShard(Shard):
         for asked, count in write.parts:
             entries, message = write.entries[at : at + count], None
             request = self._requests.get(asked) if asked is not None else None
-            # What follows from a request by itself (an empty group's record, say) is no part of it.
+            # A consequence of a request by itself (an empty group's record, say) is no part of it.
             if (
                 request is not None
                 and asked is not None
@@ -368,11 +368,11 @@ class WatchedShard(Shard):
         self._clock = now
         machine: Any = self.machine
         asking = self._asking()
-        # What was sent before the calm may yet arrive, and begins a session though its sender is gone.
+        # A request from before the calm may yet arrive, and begins a session though its sender is gone.
         since = max(calm_since + LONGEST_DELAY, self.active_since)
         for group, member_id in _members(machine):
             place = group, member_id
-            # Who has just joined is a member as soon as that is written, and is told when it is committed.
+            # A join counts as soon as it is written, and its sender is told when it is committed.
             silent = self._silent(max(self._told.get(place, 0.0), asking.get(place, 0.0), since))
             told = "{} of {} is a member after {:.2f} s of silence"
             require(silent < SESSION + ISOLATION + 0.5, "GL1", told, member_id, group, silent)
