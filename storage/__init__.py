@@ -1,5 +1,6 @@
 """One partition's log on disk, and the data folder that holds a node's logs. Knows no network."""
 
+from ._opening import wait_for_descriptors, waits_for_descriptors
 from .batch import BatchInfo, Buffer
 from .directory import LogDirectory, check_topic, read_identity
 from .disk_log import DiskLog
@@ -52,6 +53,8 @@ from .verification import Defect, Verification, verify
 
 __all__ = [
     "FolderProof",
+    "wait_for_descriptors",
+    "waits_for_descriptors",
     "read_topic_id",
     "Stray",
     "find_strays",

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ._native import ffi, lib
-from ._opening import NoFileError, kind_of, no_file, open_file, read_file
+from ._opening import NO_DESCRIPTOR, NoFileError, kind_of, no_file, open_file, patiently, read_file
 from .batch._columns import Buffer
 from .errors import (
     MisplacedError,
@@ -24,7 +24,6 @@ from .folder._sealed import sealed_table, unsealed_table
 _COPIED_AT_ONCE = 64 << 20
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
 
 _BASE_OFFSET = re.compile(r"[0-9]{20}")
 _PAST_ALL_OFFSETS = 1 << 63
@@ -72,7 +71,7 @@ def storage_error(error: OSError, doing: str) -> StorageError:
         return StorageFullError(
             f"{doing}: {reason}; free some space or move the data folder to a larger device"
         )
-    if error.errno in _NO_DESCRIPTOR:
+    if error.errno in NO_DESCRIPTOR:
         return TooManyOpenFilesError(
             f"{doing}: {reason}; allow the process more of them (ulimit -n, LimitNOFILE=), or give it fewer "
             "partitions and connections"
@@ -92,7 +91,7 @@ def log_error(error: OSError, doing: str) -> StorageError:
 
 def fsync_folder(folder: Path) -> None:
     """Make names made or removed in a folder durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = patiently(os.open, folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:
@@ -124,7 +123,7 @@ def copy_file(source: Path, target: Path) -> None:
     """Copy into a new file, sharing blocks where the file system can. Not durable yet. Raises OSError."""
     with (
         open(open_file(source, os.O_RDONLY), "rb") as read,
-        open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as written,
+        open(open_file(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as written,
     ):
         left = os.fstat(read.fileno()).st_size
         while left:

@@ -46,7 +46,7 @@ class MaintainedLog(Log):
     _cleaned: Callable[[], None]
     _mended: Mended
     _is_closed = False
-    _broken: str | None = None
+    _broken: StorageError | None = None
 
     def __init__(self, settings: LogSettings, on_log_start_moved: Callable[[], None]) -> None:
         self.settings = settings
@@ -302,7 +302,7 @@ class MaintainedLog(Log):
                 try:
                     fresh.open_sealed()
                 except StorageError as error:
-                    self._broken = f"{doing}: {error}"
+                    self._broken = StorageBrokenError(f"{doing}: {error}")
                     raise
                 with self._writing:
                     before, after = self._segments[:at], self._segments[at + len(group) :]
@@ -324,7 +324,8 @@ class MaintainedLog(Log):
         if self._is_closed:
             raise LogClosedError(f"{self.name} is closed")
         if self._broken is not None:
-            raise StorageBrokenError(self._broken)
+            # Of the same class: a log that a want of descriptors has left half done blames no device either.
+            raise type(self._broken)(str(self._broken))
 
     @contextmanager
     def _device(self, doing: str, *, half_done: bool = False, may_repeat: bool = False) -> Iterator[None]:
@@ -338,5 +339,12 @@ class MaintainedLog(Log):
             failure = log_error(error, doing)
             passes = may_repeat and isinstance(failure, TooManyOpenFilesError)
             if (half_done and not passes) or isinstance(failure, StorageBrokenError):
-                self._broken = str(failure)
+                self._broken = _lasting(failure)
             raise failure from error
+
+
+def _lasting(failure: StorageError) -> StorageError:
+    """The error of a log that takes no writes until it is reopened, after a failure that may be half done."""
+    if isinstance(failure, TooManyOpenFilesError):
+        return TooManyOpenFilesError(f"{failure}; then restart the node")
+    return StorageBrokenError(str(failure))

@@ -10,8 +10,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
+import time
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 A_FILE = "a file"
 _KINDS = (
@@ -33,6 +37,48 @@ _MAY_BE_NO_FILE = {
     errno.ENODEV,
     errno.EACCES,
 }
+NO_DESCRIPTOR = frozenset((errno.EMFILE, errno.ENFILE))
+PATIENCE = 10.0
+_PAUSE = 0.05
+"""Seconds that an opening waits for a descriptor where `wait_for_descriptors` was called, and between two tries."""
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+class _Waits(threading.local):
+    here = False
+
+
+_waits = _Waits()
+_tried = 0
+
+
+def wait_for_descriptors() -> None:
+    """Have openings of this thread wait for a descriptor for a while, where otherwise they fail at once."""
+    _waits.here = True
+
+
+def waits_for_descriptors() -> int:
+    """How often threads of this process have waited for a descriptor so far."""
+    return _tried
+
+
+def patiently(
+    call: Callable[Arguments, Result], *args: Arguments.args, **options: Arguments.kwargs
+) -> Result:
+    """The result of a call that opens something. Raises OSError as the call does."""
+    global _tried
+    since = time.monotonic()
+    while True:
+        try:
+            return call(*args, **options)
+        except OSError as error:
+            is_short = error.errno in NO_DESCRIPTOR and _waits.here
+            if not is_short or time.monotonic() - since >= PATIENCE:
+                raise
+        _tried += 1
+        time.sleep(_PAUSE)
 
 
 class NoFileError(OSError):
@@ -51,7 +97,7 @@ def open_file(path: Path, flags: int, mode: int = 0o600) -> int:
     fd = -1
     while fd < 0:
         try:
-            fd = _open(path, flags | _NEVER_WAIT, mode)
+            fd = patiently(_open, path, flags | _NEVER_WAIT, mode)
         except OSError as error:
             if error.errno in _MAY_BE_NO_FILE and (what := kind_of(path)):
                 raise no_file(path, what) from None

@@ -17,7 +17,7 @@ import attrs
 
 from ._files import base_offset_in, replace_file
 from ._native import lib
-from ._opening import read_file
+from ._opening import patiently, read_file
 from ._transactions import CompletedTransaction, Marker
 from .batch import SEQUENCE_MODULUS, BatchInfo, crc32c
 from .batch._scan import TRANSACTIONAL
@@ -229,7 +229,7 @@ class Tail(NamedTuple):
 
 def snapshots_in(folder: Path) -> list[int]:
     """The offsets at which a partition's folder has snapshots, the latest first."""
-    names = (name for name in os.listdir(folder) if name.endswith(SNAPSHOT_SUFFIX))
+    names = (name for name in patiently(os.listdir, folder) if name.endswith(SNAPSHOT_SUFFIX))
     found = (base_offset_in(name.removesuffix(SNAPSHOT_SUFFIX)) for name in names)
     return sorted((each for each in found if each is not None), reverse=True)
 

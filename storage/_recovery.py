@@ -17,7 +17,7 @@ import attrs
 from ._epochs import NO_EPOCH
 from ._files import base_offset_in, fsync_folder
 from ._native import ffi, lib
-from ._opening import remove_file
+from ._opening import patiently, remove_file
 from ._producers import Tail, has_snapshot
 from ._transactions import TRANSACTION_INDEX_SUFFIX, index_is_sane
 from .compaction._swap import finish_swaps
@@ -56,7 +56,7 @@ def remove_leftovers(folder: Path) -> None:
     """Finish what a compaction began, and delete what an interrupted deletion left in a partition's folder."""
     finish_swaps(folder)
     # By name: a node opens thousands of folders when it starts, and a path for each file costs more than its name.
-    names = set(os.listdir(folder))
+    names = set(patiently(os.listdir, folder))
     for name in names:
         stem, suffix = os.path.splitext(name)
         of_segment = suffix in _INDEXES and base_offset_in(stem) is not None
@@ -77,7 +77,9 @@ def open_segments(
     Raises CorruptLogError if the segments begin above the log start. No crash explains that: whoever deletes a
     segment, or begins a log later, writes the new log start first.
     """
-    stems = (name.removesuffix(LOG_SUFFIX) for name in os.listdir(folder) if name.endswith(LOG_SUFFIX))
+    stems = (
+        name.removesuffix(LOG_SUFFIX) for name in patiently(os.listdir, folder) if name.endswith(LOG_SUFFIX)
+    )
     bases = sorted(base for stem in stems if (base := base_offset_in(stem)) is not None)
     if log_start_offset is None:
         log_start_offset = bases[0] if bases else 0

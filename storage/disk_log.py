@@ -404,11 +404,13 @@ class DiskLog(MaintainedLog):
             with self._flushing, self._writing:
                 self._cut_files(end)
         except OSError as second:
-            failure = StorageBrokenError(
-                f"{failure}; the half-written batches could not be removed: {second}"
+            kind = type(log_error(second, ""))
+            failure = (kind if kind is TooManyOpenFilesError else StorageBrokenError)(
+                f"{failure}; the half-written batches could not be removed: {second}; restart the node"
             )
+            self._broken = failure
         if isinstance(failure, StorageBrokenError):
-            self._broken = str(failure)
+            self._broken = failure
         return failure
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:

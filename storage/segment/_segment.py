@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from .._files import base_offset_in, fsync_file, replace_file, write_all
 from .._native import ffi, lib
-from .._opening import kind_of, make_way, open_file, remove_file
+from .._opening import kind_of, make_way, open_file, patiently, remove_file
 from .._transactions import (
     ENTRY_BYTES,
     TRANSACTION_INDEX_SUFFIX,
@@ -56,7 +56,8 @@ def segment_path(folder: Path, base_offset: int, suffix: str) -> Path:
 
 def segment_files(folder: Path) -> list[Path]:
     """The `.log` files of a partition in order."""
-    return sorted(path for path in folder.glob(f"*{LOG_SUFFIX}") if base_offset_in(path.stem) is not None)
+    found = patiently(lambda: list(folder.glob(f"*{LOG_SUFFIX}")))
+    return sorted(path for path in found if base_offset_in(path.stem) is not None)
 
 
 def delete_segment(folder: Path, base_offset: int) -> None:

@@ -25,7 +25,7 @@ from ....storage import (
     StorageError,
     StorageFullError,
     Stray,
-    TooManyOpenFilesError,
+    waits_for_descriptors,
 )
 from ...core.faces import ClockVerdict, NextProof, StallWatch
 from ...core.types import PartitionId
@@ -210,9 +210,7 @@ class LogDirectories:
         """A log could not be written, or flushed: that takes its directory offline if the device is to blame."""
         home = self._homes.get(partition)
         if home is not None and is_of_the_device(error):
-            self.take_offline(
-                home, str(error), keeps_all=isinstance(error, StorageFullError | TooManyOpenFilesError)
-            )
+            self.take_offline(home, str(error), keeps_all=isinstance(error, StorageFullError))
         elif partition not in self.offline.partitions:
             log.error(
                 "%s is offline on this node, the other log directories stay in use: %s", partition, error
@@ -251,14 +249,18 @@ class LogDirectories:
     async def watch(self) -> None:
         """Give up directories that do not get done with a write within `storage_stall_timeout_ms`.
 
-        Looks count, not the time between them: a process that was stopped for a while has no hanging disk.
+        Looks count, not the time between them: a process that was stopped for a while has no hanging disk. Nor has
+        one whose threads wait for a descriptor.
         """
         timeout = self._settings.storage_stall_timeout_ms / 1000
         period = timeout / LOOKS_PER_STALL
+        waits = 0
         while True:
             before = trio.current_time()
             await trio.sleep(period)
             elapsed = min(trio.current_time() - before, 2 * period)
+            if waits != (waits := waits_for_descriptors()):
+                elapsed = 0.0
             for home in self.working:
                 if home.stalls.look(home.writer.signs_of_life, elapsed):
                     home.is_stuck = True

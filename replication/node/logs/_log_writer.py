@@ -26,7 +26,7 @@ import attrs
 import msgspec
 import trio
 
-from ....storage import Chunk, Handover, Log, StorageError
+from ....storage import Chunk, Handover, Log, StorageError, wait_for_descriptors
 from ....transport import turn
 from ._flush_threads import FlushThreads
 from ._side_worker import SideWork, SideWorker
@@ -252,6 +252,7 @@ class LogWriter:
 
     def _run(self) -> None:
         assert self._token is not None
+        wait_for_descriptors()
         try:
             self._work()
         except trio.RunFinishedError:
@@ -388,6 +389,7 @@ class LogWriter:
 
     def _do_beside(self, work: SideWork) -> None:
         assert isinstance(work, CallWork)
+        wait_for_descriptors()
         # A lane has one piece of work beside at a time: no two threads share this list.
         self._do(work, self._notes.setdefault(work.lane, []))
 
@@ -441,6 +443,7 @@ class LogWriter:
     def _flush_run(self, work: _FlushWork) -> Sequence[Told]:
         """Bring appends to the device; returns what the event loop is to tell of them."""
         lane, run = work.lane, work.run
+        wait_for_descriptors()
         if lane.broken:
             return self._dropped(lane, run)
         assert lane.log is not None

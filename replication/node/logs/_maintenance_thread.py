@@ -20,6 +20,7 @@ from ....storage import (
     StorageError,
     Stray,
     remove_stray,
+    wait_for_descriptors,
 )
 from ...core.control.records import TopicConfig
 from ...core.faces import ClockVerdict
@@ -132,6 +133,7 @@ class LogKeeper:
 
     def _run(self) -> None:
         assert self._token is not None
+        wait_for_descriptors()
         try:
             self._look_for_strays()
             while not self._stop.wait(self._period):

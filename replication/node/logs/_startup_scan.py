@@ -41,13 +41,13 @@ log = logging.getLogger("insync.node")
 DAMAGED = (CorruptLogError, CorruptMetadataError)
 """Errors by which a log counts as lost: it is copied again once another replica leads."""
 
-NOT_OF_THE_LOG = (StorageFullError, StorageBrokenError, TooManyOpenFilesError)
+OF_THE_DEVICE = (StorageFullError, StorageBrokenError)
 """Errors that say nothing of the log that was being opened: the next one would meet them, too."""
 
 
 def is_of_the_device(error: StorageError) -> bool:
     """Whether the device is to blame, so that nothing in the same directory can be relied on."""
-    return isinstance(error, NOT_OF_THE_LOG)
+    return isinstance(error, OF_THE_DEVICE)
 
 
 @attrs.define(eq=False)
@@ -74,6 +74,7 @@ class Found:
 
         Raises:
           LogDirectoryError: One belongs to another node or cluster, or is in use; or none works.
+          TooManyOpenFilesError: No descriptor is left. It says nothing of any directory.
         """
         found = cls()
         log_settings = LogSettings(
@@ -92,7 +93,7 @@ class Found:
                     )
                     found.directories.append(directory)
                     _tell_damaged(directory)
-                except (*NOT_OF_THE_LOG, MisplacedError) as error:
+                except (*OF_THE_DEVICE, MisplacedError) as error:
                     found._give_up(folder, error)
             found._check_any_left()
         except BaseException:
@@ -107,11 +108,12 @@ class Found:
 
         Raises:
           LogDirectoryError: No directory works.
+          TooManyOpenFilesError: No descriptor is left. It says nothing of any directory.
         """
         for directory in list(self.directories):
             try:
                 self._open_logs_of(directory, view)
-            except NOT_OF_THE_LOG as error:
+            except OF_THE_DEVICE as error:
                 self.directories.remove(directory)
                 self._drop_logs_of(directory)
                 with suppress(StorageError, OSError):
@@ -138,7 +140,7 @@ class Found:
         return own or (versioned.record.topic_id if versioned is not None else "")
 
     def _open_logs_of(self, directory: LogDirectory, view: ClusterView) -> None:
-        """Raises StorageFullError or StorageBrokenError if the device is to blame."""
+        """Raises StorageFullError or StorageBrokenError if the device is to blame, TooManyOpenFilesError."""
         for topic, number in directory.partitions():
             partition = PartitionId(topic, number)
             other = self._folders.setdefault(partition, directory)
@@ -152,7 +154,7 @@ class Found:
                 continue
             try:
                 self.logs[partition] = open_log(directory, partition, view, create=False)
-            except StorageFullError:
+            except (StorageFullError, TooManyOpenFilesError):
                 raise
             except StorageBrokenError as error:
                 directory.check_device()

@@ -173,6 +173,31 @@ def test_a_flush_that_finds_no_descriptor_is_made_again(
     held.close()
 
 
+@pytest.mark.parametrize("half_done", ["a truncation", "an append that cannot be undone"])
+def test_a_log_that_a_want_of_descriptors_leaves_half_done_blames_no_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half_done: str
+) -> None:
+    held = open_directory(tmp_path, LogSettings(segment_bytes=1024))
+    log = held.open_log("t", 0, create=True)
+    append(log, batch(1, mark="x" * 1000))
+
+    def none_left(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as short:
+        short.setattr(disk_log.DiskLog, "_cut_files", none_left)
+        short.setattr(disk_log.DiskLog, "_begin_segment", none_left)
+        with pytest.raises(TooManyOpenFilesError, match="Too many open files"):
+            if half_done == "a truncation":
+                log.truncate(0)
+            append(log, batch(1, mark="y" * 1000))
+    with pytest.raises(TooManyOpenFilesError, match="restart the node"):
+        append(log, batch(1))
+    with pytest.raises(TooManyOpenFilesError, match="restart the node"):
+        log.flush()
+    held.close(clean=False)
+
+
 def test_a_read_that_finds_no_descriptor_is_refused_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
