@@ -7,11 +7,13 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 from nicegui import app as nicegui_app
 from nicegui import core, ui
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from ._guard import App, Guard, names
 from ._login import Door
@@ -19,6 +21,8 @@ from .pages import _cluster, _do, _groups, _records, _topics, _transactions
 from .pages._frame import Site, frame, live, login
 
 MOST_CONNECTIONS = 200
+MOST_WAITING = 150
+"""Connections; and those from which a request, or the rest of one, is yet to come: one more ends the oldest."""
 MOST_MESSAGE = 1 << 20
 """Bytes of one message of a browser; what is typed into a form is far less."""
 
@@ -133,12 +137,43 @@ async def serve(
     await uvicorn.Server(configured(guarded, proxies)).serve(sockets=[listener])
 
 
+def _bounded() -> type[asyncio.Protocol]:
+    """The library's protocol, with a bound for connections that say nothing: it refuses others because of them."""
+    waiting: dict[asyncio.Protocol, None] = {}
+
+    class Bounded(AutoHTTPProtocol):  # type: ignore[misc,valid-type]  # one of two classes
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            waiting[self] = None
+            late = [each for each in waiting if each.is_waiting]  # type: ignore[attr-defined]
+            for each in late[:-MOST_WAITING]:
+                del waiting[each]
+                # At once, and not when its end is told: it may be what the next request is refused for.
+                self.connections.discard(each)
+                each.transport.abort()  # type: ignore[attr-defined]
+
+        @property
+        def is_waiting(self) -> bool:
+            return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            waiting.pop(self, None)
+            super().connection_lost(exc)
+
+        def handle_websocket_upgrade(self, *event: Any) -> None:
+            waiting.pop(self, None)
+            super().handle_websocket_upgrade(*event)
+
+    return Bounded
+
+
 def configured(guarded: App, proxies: tuple[str, ...]) -> uvicorn.Config:
     """The web server's configuration. Its own default believes every program on this machine, which may guess
     passwords, from where its requests come.
     """
     return uvicorn.Config(
         guarded,
+        http=_bounded(),
         log_level="warning",
         access_log=False,
         limit_concurrency=MOST_CONNECTIONS,

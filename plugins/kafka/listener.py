@@ -14,6 +14,7 @@ from insync.replication.core.errors import ErrorCode
 from insync.replication.node.service import NodeService, ServiceError
 from insync.transport import ByteListener, Departures, Part, TransportError, turn
 from insync.transport.buffers import POOL
+from insync.transport.guests import Guest, Guests
 from insync.transport.ranges import after
 from insync.transport.repeats import limited
 from insync.transport.sockets import SocketStream
@@ -32,7 +33,7 @@ from .protocol.apis import Api
 log = limited(logging.getLogger("insync.kafka"))
 
 MAX_CONNECTIONS = 4096
-"""Of one listener; more wait in the system's queue until some have ended."""
+"""Of one listener, if descriptors allow it; more wait in the system's queue until some have ended."""
 IDLE = 600.0
 STUCK = 30.0
 SWEEP = 5.0
@@ -41,11 +42,6 @@ or sends nothing of a frame for which it has room in the budget, is aborted, and
 """
 LEAST_PACE = 128 << 10
 """Bytes a second in which such a frame has to come after its first `STUCK` seconds: others wait for the room."""
-SPARE = 10.0
-MOST_SPARED = 64
-"""When there are `MAX_CONNECTIONS`, those that have been idle for so many seconds end for others, the longest idle
-first, so many at a time.
-"""
 LARGE = 8 << 10
 """Bytes of a request above which it may have thousands of elements. To read it, to serve it and to write its answer
 are a turn of the loop each then: other connections wait for one of them at most.
@@ -54,7 +50,7 @@ SLICE = 0.002
 """Seconds for which requests of one connection are served one behind the other. A connection that has more, and a
 client may send as many as it likes, waits then: of all such one goes on in each step of the loop.
 """
-_PAUSE, _LOOK_AGAIN = 0.5, 1.0
+_PAUSE = 0.5
 _GIVEN_BACK = memoryview(b"")
 
 
@@ -82,9 +78,8 @@ class Links:
         self.service = service
         self.counts = Counts(name, lambda: len(self.open))
         self.open: set[Link] = set()
-        self.greeting = 0
-        """Those that are not connections yet: they shake hands."""
-        self.room = trio.Event()
+        self.guests = Guests(name, MAX_CONNECTIONS)
+        """With those that are not connections yet: they shake hands."""
         self.slices = trio.Lock()
         """For connections that have had their `SLICE` and have more."""
 
@@ -92,29 +87,29 @@ class Links:
         """Serve whoever connects, until cancelled. `make` gives the `Link` of a stream."""
         departures = Departures(nursery)
         while True:
-            while len(self.open) + self.greeting >= MAX_CONNECTIONS:
-                self.room = trio.Event()
-                self._spare()
-                with trio.move_on_after(_LOOK_AGAIN):
-                    await self.room.wait()
+            await self.guests.room()
             try:
                 stream = await listener.accept()
             except (OSError, TransportError) as error:
                 log.warning("cannot accept on %s, retrying: %s", listener.endpoints[0], error)
                 await trio.sleep(_PAUSE)
                 continue
-            nursery.start_soon(self._serve, make, stream, departures)
+            visit = _Visit(stream)
+            # Before its task runs: the next one is let in by how many there are.
+            self.guests.enter(visit.guest)
+            nursery.start_soon(self._serve, make, stream, visit, departures)
 
-    def _spare(self) -> None:
-        """A silent client must not keep others out: clients that have something to say connect again."""
-        now = trio.current_time()
-        silent = [link for link in self.open if link.silent(now) >= SPARE]
-        silent.sort(key=lambda link: link.silent(now), reverse=True)
-        for link in silent[:MOST_SPARED]:
-            link.end("it is idle, and the maximum number of connections is open")
+    async def _serve(self, make: Make, stream: Any, visit: _Visit, departures: Departures) -> None:
+        try:
+            with visit.greeting:
+                await self._serve_link(visit, make, stream)
+            if visit.greeting.cancelled_caught:
+                stream.abort()
+        finally:
+            self.guests.leave(visit.guest)
+            departures.one()
 
-    async def _serve(self, make: Make, stream: Any, departures: Departures) -> None:
-        self.greeting += 1
+    async def _serve_link(self, visit: _Visit, make: Make, stream: Any) -> None:
         try:
             link = await make(stream)
         except TransportError as error:
@@ -125,9 +120,7 @@ class Links:
             log.exception("cannot open a connection with a client")
             stream.abort()
             return
-        finally:
-            self.greeting -= 1
-            self.room.set()
+        visit.link = link
         self.open.add(link)
         try:
             await link.run()
@@ -135,9 +128,7 @@ class Links:
             log.exception("a connection is closed")
         finally:
             self.open.discard(link)
-            self.room.set()
-            del link, stream
-            departures.one()
+            visit.link = None
 
     async def sweep(self) -> None:
         """End connections of which nothing is heard, and those that take nothing."""
@@ -147,6 +138,28 @@ class Links:
             POOL.tidy(now)
             for link in list(self.open):
                 link.look(now)
+
+
+class _Visit:
+    """From its first moment on: a client that shakes hands, and then its link."""
+
+    def __init__(self, stream: Any) -> None:
+        self.link: Link | None = None
+        self.greeting = trio.CancelScope()
+        self.guest = Guest(
+            address=stream.remote.authority.rpartition(":")[0],
+            end=self._end,
+            is_known=lambda: self.link is not None and self.link.is_known,
+            # The bytes of a handshake are not counted: it has the time of those that talk.
+            has_spoken=lambda: self.link is None or self.link.has_spoken,
+            idle=lambda now: 0.0 if self.link is None else self.link.silent(now),
+        )
+
+    def _end(self, reason: str) -> None:
+        if self.link is None:
+            self.greeting.cancel()
+        else:
+            self.link.end(reason)
 
 
 class Link:
@@ -222,6 +235,15 @@ class Link:
     def silent(self, now: float) -> float:
         """For how many seconds it has sent nothing and waited for nothing; 0: it waits."""
         return now - self._heard if self._machine.is_idle and not self._unsent else 0.0
+
+    @property
+    def has_spoken(self) -> bool:
+        return self._heard > self._opened
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it has proved who it is, where that is asked for, and has said something."""
+        return self.has_spoken and self.client.login.is_over
 
     def end(self, reason: str) -> None:
         """End a connection that waits for nothing."""

@@ -126,6 +126,11 @@ class Connection:
         """Bytes that wait to be sent. While they are many the peer asks, and does not take what it is answered."""
         return self._session.outbox_bytes
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is asked, either way, and nothing waits to be sent."""
+        return self._session.is_idle and not self._session.outbox
+
     def __repr__(self) -> str:
         return f"<Connection to {self._name}{', closed' if self.closed.is_set() else ''}>"
 
@@ -247,7 +252,7 @@ class Connection:
         return LinkClosed(f"the connection to {self._name} was closed here", peer=self.url)
 
     async def _farewell(self) -> None:
-        while not (self._session.is_idle and not self._session.outbox and not self._link.has_rest):
+        while not self.is_idle or self._link.has_rest:
             # No pause between the look and the wait: `_check_idle` finds this event.
             self._idle = trio.Event()
             await self._idle.wait()
@@ -511,7 +516,7 @@ class Connection:
         return batch
 
     def _check_idle(self) -> None:
-        if self._idle is not None and self._session.is_idle and not self._session.outbox:
+        if self._idle is not None and self.is_idle:
             self._idle.set()
 
     def _check_relieved(self) -> None:

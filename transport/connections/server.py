@@ -13,6 +13,7 @@ from .._give_back import Departures
 from ..abc import Link, Listener
 from ..errors import TransportError
 from ..frames import Hello, Limits, Status
+from ..guests import Guest, Guests
 from ..repeats import limited
 from ..requests import Authorise, Claims, Identity
 from ..security import Security
@@ -29,6 +30,9 @@ OnConnection = Callable[[Connection], None]
 
 _PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 """Seconds after a link that could not be accepted; each one in a row doubles it."""
+
+_LONGEST_WAIT = 2.0
+"""Seconds that a client which has shaken hands waits for room."""
 
 
 @attrs.frozen
@@ -95,6 +99,7 @@ async def serve(
         authorise,
         group or ServingGroup(),
         claims,
+        Guests(url),
     )
     try:
         async with trio.open_nursery() as nursery:
@@ -117,6 +122,7 @@ class _Server:
     authorise: Authorise | None
     group: ServingGroup
     claims: Claims | None
+    guests: Guests
     half_open: dict[Link, trio.CancelScope] = attrs.Factory(dict)
     since: dict[Link, float] = attrs.Factory(dict)
     """When each of them came, the oldest first."""
@@ -234,6 +240,17 @@ class _Server:
             budget=self.budget,
             authorise=self.authorise,
         )
+        if connection.peer.node_id < 0:
+            # After the handshake: nodes are let in whoever else has come.
+            with trio.move_on_after(_LONGEST_WAIT) as waiting:
+                await self.guests.room()
+            if waiting.cancelled_caught:
+                log.warning("%s is let go: no more connections are allowed, and none is idle", link.remote)
+                return
+            guest = _guest(connection, link)
+            self.guests.enter(guest)
+        else:
+            guest = None
         self._supersede(connection)
         self.group.connections.add(connection)
         try:
@@ -241,6 +258,8 @@ class _Server:
                 self.on_connect(connection)
             await connection.run()
         finally:
+            if guest is not None:
+                self.guests.leave(guest)
             self.group.connections.discard(connection)
             if self.on_disconnect is not None:
                 self.on_disconnect(connection)
@@ -255,6 +274,18 @@ class _Server:
             same = (other.node_id, other.lane) == (peer.node_id, peer.lane)
             if same and other.incarnation < peer.incarnation:
                 connection.abort(f"node {peer.node_id} was started again")
+
+
+def _guest(connection: Connection, link: Link) -> Guest:
+    since = trio.current_time()
+    return Guest(
+        address=link.remote.authority.rpartition(":")[0],
+        end=connection.abort,
+        is_known=lambda: True,
+        has_spoken=lambda: True,
+        # Its signs of life are no requests: while nothing is asked, the oldest goes.
+        idle=lambda now: now - since if connection.is_idle else 0.0,
+    )
 
 
 def _has_spoken(link: Link) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import MutableMapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 from urllib.request import urlopen
 
@@ -12,9 +13,10 @@ import pytest
 
 pytest.importorskip("nicegui")
 
+import uvicorn
 from nicegui import Client
 
-from insync.plugins.dashboard._server import configured, listen, serve
+from insync.plugins.dashboard._server import MOST_CONNECTIONS, MOST_WAITING, configured, listen, serve
 from insync.plugins.dashboard._watcher import Watcher
 from insync.plugins.dashboard.pages._frame import MOST_UNCONNECTED, Site
 
@@ -45,6 +47,53 @@ def test_pages_that_never_connect_are_forgotten_when_there_are_many() -> None:
     asyncio.run(run())
     assert kept[:3] == [1, 2, 3]
     assert max(kept) == kept[-1] == MOST_UNCONNECTED
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: ",
+        b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n",
+    ],
+    ids=["nothing", "half a head", "a head without its body"],
+)
+def test_connections_from_which_no_request_comes_keep_nobody_out(said: bytes) -> None:
+    async def answer(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+        await send({"type": "http.response.body", "body": b"here"})
+
+    def read(port: int) -> None:
+        with ExitStack() as stack:
+            many = MOST_CONNECTIONS + 20
+            silent = list[socket.socket]()
+            for _ in range(many):
+                silent.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)))
+                silent[-1].sendall(said)
+            for each in silent[: many - MOST_WAITING]:
+                with suppress(ConnectionError):
+                    while each.recv(1000):
+                        pass
+            for _ in range(3):
+                with urlopen(f"http://127.0.0.1:{port}/", timeout=60) as page:
+                    assert page.read() == b"here"
+
+    async def run() -> None:
+        listener = listen("127.0.0.1", 0)
+        config = configured(answer, ())
+        config.lifespan = "off"
+        serving = asyncio.create_task(uvicorn.Server(config).serve(sockets=[listener]))
+        try:
+            async with asyncio.timeout(100):
+                await asyncio.to_thread(read, listener.getsockname()[1])
+        finally:
+            serving.cancel()
+            with suppress(asyncio.CancelledError):
+                await serving
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from insync.replication import Admin, Node
 from insync.replication.core.errors import ErrorCode
 from insync.replication.node.service import ServiceError
 from insync.storage.batch import build_batch
-from insync.transport import LinkBroken
+from insync.transport import LinkBroken, guests
 from insync.transport._payload import BufferPayload
 from insync.transport.buffers import POOL
 from insync.transport.kit._frame import until
@@ -294,8 +294,8 @@ async def test_idle_connections_make_room_for_others(
 ) -> None:
     caplog.set_level("INFO")
     monkeypatch.setattr(listener, "MAX_CONNECTIONS", 4)
-    monkeypatch.setattr(listener, "MOST_SPARED", 1)
-    monkeypatch.setattr(listener, "SPARE", 0.01)
+    monkeypatch.setattr(guests, "MOST_ENDED", 1)
+    monkeypatch.setattr(guests, "IDLE", 0.01)
     async with node_at(tmp_path) as node, client_of(node) as waiting:
         await make(node)
         await write(waiting, b"x")
@@ -306,7 +306,7 @@ async def test_idle_connections_make_room_for_others(
             idle = [await WireClient.connect(node.gateway_endpoints[0]) for _ in range(12)]
             async with client_of(node) as client:
                 await is_served(client)
-                assert "the maximum number of connections is open" in caplog.text
+                assert "no more connections are allowed" in caplog.text
                 assert (await write(client, b"news")).error_code == 0
             assert parts_of(await waiting.receive(Api.FETCH, 11))[0].high_watermark == 2
             for each in idle:
