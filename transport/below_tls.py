@@ -1,11 +1,19 @@
-"""The socket under a TLS stream."""
+"""What TLS streams have in common: the socket below them, and certificates that are renewed."""
 
 from __future__ import annotations
 
 import errno
+import logging
+import os
 import socket
+import ssl
+from collections.abc import Callable, Sequence
 
 import trio
+
+from .repeats import limited
+
+log = limited(logging.getLogger("insync.transport"))
 
 
 class BelowTls(trio.abc.Stream):
@@ -46,4 +54,44 @@ class BelowTls(trio.abc.Stream):
         await self._stream.aclose()
 
 
-__all__ = ["BelowTls"]
+class RenewedContext:
+    """A TLS context of files as they are now: certificates that were renewed serve the next connection."""
+
+    def __init__(self, files: Sequence[str], make: Callable[[], ssl.SSLContext]) -> None:
+        """make: gives the context of these files; OSError (ssl.SSLError is one) if they cannot be used."""
+        self._files, self._make = files, make
+        self._made: tuple[object, ssl.SSLContext] | None = None
+
+    def get(self) -> ssl.SSLContext:
+        """The context for new connections. While renewed files are unusable (half written, say), the former stays.
+
+        Raises:
+          OSError: The files cannot be used, and never could.
+        """
+        try:
+            state = [_state(path) for path in self._files]
+            if self._made is None or self._made[0] != state:
+                self._made = state, self._make()
+        except OSError as error:
+            if self._made is None:
+                raise
+            log.warning(
+                "the certificates cannot be used (%s): %s; new connections have the previous ones",
+                ", ".join(self._files),
+                reason_of(error),
+            )
+        return self._made[1]
+
+
+def reason_of(error: OSError) -> str:
+    """The cause, and the file if that is known; of a file that is no PEM OpenSSL names none."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"
+
+
+def _state(path: str) -> tuple[int, int, int]:
+    found = os.stat(path)
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+__all__ = ["BelowTls", "RenewedContext", "reason_of"]

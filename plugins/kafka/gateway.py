@@ -34,7 +34,7 @@ from .handlers import OFFERED
 from .listener import Link, Links
 from .login import Checks, Login
 from .protocol.apis import Api
-from .tls import TlsStream, context
+from .tls import TlsStream, contexts
 
 _TLS = "kafka+tls"
 _CERTIFICATES = ("certificate", "key", "authorities", "client_certificate")
@@ -92,7 +92,7 @@ class KafkaGateway(Gateway):
         tls = None
         if endpoint.scheme == _TLS:
             authorities = options["authorities"] if proves else None
-            tls = context(options["certificate"], options["key"], authorities)
+            tls = contexts(options["certificate"], options["key"], authorities)
         listener = await tcp.listen_streams(at)
         name = listener_name(endpoint)
         named = () if name == endpoint.scheme else ((NAME, name),)

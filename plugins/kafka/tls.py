@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import trio
 
 from insync.transport import AuthError, Endpoint, LinkBroken, Part
-from insync.transport.below_tls import BelowTls
+from insync.transport.below_tls import BelowTls, RenewedContext, reason_of
 from insync.transport.ranges import is_range, range_pieces, warm
 
 HANDSHAKE = 10.0
@@ -19,33 +20,41 @@ _PIECE = 128 << 10
 """Bytes encrypted at a time: other tasks run between two pieces."""
 
 
-def context(certificate: str, key: str, authorities: str | None) -> ssl.SSLContext:
-    """That of a listener. authorities: whose certificates clients must show; None: they show none.
+def contexts(certificate: str, key: str, authorities: str | None) -> RenewedContext:
+    """Those of a listener. authorities: whose certificates clients must show; None: they show none.
 
     Raises:
       ValueError: A file is missing or cannot be used.
     """
+    files = [certificate, key, *filter(None, [authorities])]
+    made = RenewedContext(files, partial(_context, certificate, key, authorities))
+    try:
+        made.get()
+    except OSError as error:
+        raise ValueError(
+            f"the certificates cannot be used ({', '.join(files)}): {reason_of(error)}"
+        ) from error
+    return made
+
+
+def _context(certificate: str, key: str, authorities: str | None) -> ssl.SSLContext:
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        made.load_cert_chain(certificate, key)
-        if authorities is not None:
-            made.load_verify_locations(authorities)
-            made.verify_mode = ssl.CERT_REQUIRED
-    except OSError as error:  # ssl.SSLError is one
-        files = ", ".join(filter(None, (certificate, key, authorities)))
-        raise ValueError(f"the certificates cannot be used ({files}): {error.strerror or error}") from error
+    made.load_cert_chain(certificate, key)
+    if authorities is not None:
+        made.load_verify_locations(authorities)
+        made.verify_mode = ssl.CERT_REQUIRED
     return made
 
 
 class TlsStream:
     """A connected socket with TLS on it: as much of a byte stream as a connection uses."""
 
-    def __init__(self, socket: Any, made: ssl.SSLContext, remote: Endpoint, turns: trio.Lock) -> None:
+    def __init__(self, socket: Any, made: RenewedContext, remote: Endpoint, turns: trio.Lock) -> None:
         """turns: that of all connections whose handshakes are to take turns."""
         self._socket = trio.socket.from_stdlib_socket(socket)
         self._below = BelowTls(self._socket, turns)
-        self._stream = trio.SSLStream(self._below, made, server_side=True)
+        self._stream = trio.SSLStream(self._below, made.get(), server_side=True)
         self.remote = remote
         self.sent = 0
         """Bytes that `send` got rid of so far, before they were encrypted."""

@@ -7,12 +7,11 @@ itself. Names of hosts are not looked at: nodes move.
 
 from __future__ import annotations
 
-import logging
-import os
 import socket
 import ssl
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import ClassVar, Literal, Self
 
 import attrs
@@ -34,13 +33,11 @@ from insync.transport import (
     TransportError,
     pieces,
 )
-from insync.transport.below_tls import BelowTls
+from insync.transport.below_tls import BelowTls, RenewedContext, reason_of
 from insync.transport.ranges import warm
 from insync.transport.security import TLS_VARIABLES
 
 from ._transport import TcpListener, TcpTransport, endpoint_of
-
-log = logging.getLogger("insync.transport")
 
 CAPS = Capabilities(encrypted=True, authenticated=True)
 
@@ -91,29 +88,28 @@ class TlsTransport(TcpTransport):
 
 
 class _Contexts:
-    """TLS contexts of the files as they are now: certificates that were renewed serve the next link."""
+    """TLS contexts of the files as they are now, for both sides."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
-        self._made: dict[Side, tuple[object, ssl.SSLContext]] = {}
+        paths = attrs.astuple(files)
+        self._made: dict[Side, RenewedContext] = {
+            "dialer": RenewedContext(paths, partial(self._make, "dialer")),
+            "acceptor": RenewedContext(paths, partial(self._make, "acceptor")),
+        }
 
     def get(self, side: Side) -> ssl.SSLContext:
-        """The context for new links. While renewed files are unusable, perhaps half written, the former stay.
+        """The context for new links.
 
         Raises:
           SecretError: The files cannot be used, and never could.
         """
-        former = self._made.get(side)
         try:
-            state = [_state(path) for path in attrs.astuple(self._files)]
-            if former is None or former[0] != state:
-                self._made[side] = state, self._make(side)
-        except OSError as error:  # ssl.SSLError is one
-            text = f"the certificates cannot be used ({_named(self._files)}): {_reason(error)}"
-            if former is None:
-                raise SecretError(text) from error
-            log.warning("%s; links continue with the previous ones", text)
-        return self._made[side][1]
+            return self._made[side].get()
+        except OSError as error:
+            raise SecretError(
+                f"the certificates cannot be used ({_named(self._files)}): {reason_of(error)}"
+            ) from error
 
     def _make(self, side: Side) -> ssl.SSLContext:
         protocol = ssl.PROTOCOL_TLS_CLIENT if side == "dialer" else ssl.PROTOCOL_TLS_SERVER
@@ -137,11 +133,6 @@ def _short(buffers: Iterable[Buffer]) -> Iterator[Buffer]:
         else:
             view = memoryview(buffer)
             yield from (view[start : start + _PIECE_BYTES] for start in range(0, len(view), _PIECE_BYTES))
-
-
-def _state(path: str) -> tuple[int, int, int]:
-    found = os.stat(path)
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 class _TlsListener(TcpListener):
@@ -248,9 +239,3 @@ class TlsStream(ByteStream):
 
 def _named(files: TlsFiles) -> str:
     return ", ".join(f"{name} {path}" for name, path in attrs.asdict(files).items())
-
-
-def _reason(error: OSError) -> str:
-    """The cause, and the file if that is known; of a file that is no PEM OpenSSL names none."""
-    where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or error}"

@@ -18,7 +18,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from insync.plugins.kafka.tls import TlsStream, context
+from insync.plugins.kafka.protocol import message
+from insync.plugins.kafka.protocol.apis import Api
+from insync.plugins.kafka.tls import TlsStream, contexts
 from insync.replication import BlockingAdmin, Node, NodeSettings
 from insync.replication.node import BlockingNode, NodeError
 from insync.transport import Endpoint
@@ -27,6 +29,9 @@ from ...handshakes import first_flight, noting
 from ..programs.test_python_clients import PATIENCE
 from ..programs.test_python_clients import librdkafka as librdkafka
 from ..steps import Steps
+from ..wire_client import WireClient
+
+Versions = message("ApiVersionsRequest")
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("kafka")]
 
@@ -183,6 +188,43 @@ async def test_who_does_not_shake_hands_is_sent_away(tmp_path: Path) -> None:
                     pass
 
 
+async def shown_by(node: Node, authority: Authority) -> tuple[trio.SSLStream[Any], int]:
+    """A connection, and the serial number of the certificate that it was shown."""
+    port = int(node.gateway_endpoints[0].rpartition(":")[2])
+    trusted = ssl.create_default_context(cafile=authority.path)
+    stream = trio.SSLStream(
+        await trio.open_tcp_stream("127.0.0.1", port), trusted, server_hostname="127.0.0.1"
+    )
+    await stream.do_handshake()
+    shown = stream.getpeercert(binary_form=True)
+    return stream, x509.load_der_x509_certificate(shown).serial_number
+
+
+async def test_a_renewed_certificate_is_for_the_next_connection(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path, "authority")
+    certificate, key = authority.issue("node")
+    made = NodeSettings(
+        node_id=1,
+        data_dir=tmp_path / "n",
+        store=f"sqlite://{tmp_path}/m.db",
+        listeners=("tcp://127.0.0.1:0", f"kafka+tls://127.0.0.1:0?certificate={certificate}&key={key}"),
+    )
+    async with Node(made) as node:
+        before, first = await shown_by(node, authority)
+        authority.issue("node")
+        after, second = await shown_by(node, authority)
+        assert second != first
+        certificate.write_text("-----BEGIN CERT")  # as if half written
+        again, third = await shown_by(node, authority)
+        assert third == second
+        assert "new connections have the previous ones" in caplog.text
+        for stream in (before, after, again):
+            async with stream:
+                await WireClient(stream).ask(Api.API_VERSIONS, 0, Versions())
+
+
 @asynccontextmanager
 async def shaken_hands(folder: Path, *names: str) -> AsyncIterator[tuple[TlsStream, str]]:
     """The node's end after the handshake, closed with the block, and the name that it was shown.
@@ -194,7 +236,7 @@ async def shaken_hands(folder: Path, *names: str) -> AsyncIterator[tuple[TlsStre
     here, there = socket.socketpair()
     here.setblocking(False)
     there.setblocking(False)
-    made = context(str(certificate), str(key), str(authority.path) if names else None)
+    made = contexts(str(certificate), str(key), str(authority.path) if names else None)
     stream = TlsStream(here, made, Endpoint("kafka+tls", "127.0.0.1:0"), trio.Lock())
     trusted = ssl.create_default_context(cafile=authority.path)
     if names:
@@ -249,8 +291,8 @@ async def test_of_many_handshakes_one_goes_on_in_each_step_of_the_loop(tmp_path:
     steps = Steps()
     taken: dict[ssl.SSLObject, int] = {}
 
-    made, turns, pairs = context(str(certificate), str(key), None), trio.Lock(), []
-    made.sslobject_class = noting(steps, taken)
+    made, turns, pairs = contexts(str(certificate), str(key), None), trio.Lock(), []
+    made.get().sslobject_class = noting(steps, taken)
     trio.lowlevel.add_instrument(steps)
     try:
         async with trio.open_nursery() as nursery:
