@@ -26,12 +26,28 @@ SHORTEST_SECRET = 16
 """Bytes. A secret that people can remember is one that machines can guess from a recorded handshake."""
 
 
-def _long_enough(instance: Security, attribute: attrs.Attribute[bytes | None], value: bytes | None) -> None:
-    if value is not None and len(value) < SHORTEST_SECRET:
+MOST_SECRETS = 2
+"""Of one kind that are valid at a time, while one takes the place of the other."""
+
+
+def _usable(instance: Security, attribute: attrs.Attribute[bytes | None], value: bytes | None) -> None:
+    if value is None:
+        return
+    lines = _lines(value)
+    shortest = min(map(len, lines), default=0)
+    if shortest < SHORTEST_SECRET:
         raise SecretError(
-            f"the {attribute.name} has {len(value)} bytes, fewer than {SHORTEST_SECRET}: "
+            f"the {attribute.name} has {shortest} bytes, fewer than {SHORTEST_SECRET}: "
             "make one by `openssl rand -hex 32`"
         )
+    if len(lines) > MOST_SECRETS:
+        raise SecretError(
+            f"the {attribute.name} has {len(lines)} lines: give one secret, or two while one replaces the other"
+        )
+
+
+def _lines(value: bytes | None) -> tuple[bytes, ...]:
+    return tuple(line.strip() for line in (value or b"").splitlines() if line.strip())
 
 
 class Proving(Protocol):
@@ -53,23 +69,35 @@ class Reaching(Protocol):
 class Security:
     """The proofs that a process gives, and asks of its peers.
 
-    secret: the same in all nodes and clients of a cluster, at least 16 bytes; never shown, sent or logged.
-    node_secret: the same in all nodes, and served stores, and known to no client: who says that it is a node proves
-      that it knows this one. Without it whoever knows `secret` may call itself a node.
+    secret: the same in all nodes and clients of a cluster, at least 16 bytes; never shown, sent or logged. Two
+      lines are two secrets: the first is proved, and a peer may prove either.
+    node_secret: the same in all nodes, and served stores, and known to no client; it may have two lines likewise. A
+      peer that says that it is a node proves that it knows this one. Without it every peer that knows `secret` may
+      call itself a node.
     tls: the files of `tls://`, see `TlsFiles`.
     allow_insecure: also without proof from other machines, for networks where nobody else is.
     """
 
-    secret: bytes | None = attrs.field(default=None, repr=False, validator=_long_enough)
+    secret: bytes | None = attrs.field(default=None, repr=False, validator=_usable)
     tls: TlsFiles | None = None
     allow_insecure: bool = False
-    node_secret: bytes | None = attrs.field(default=None, repr=False, validator=_long_enough)
+    node_secret: bytes | None = attrs.field(default=None, repr=False, validator=_usable)
 
     def __attrs_post_init__(self) -> None:
-        if self.node_secret is not None and self.node_secret == self.secret:
+        if set(self.node_secrets) & set(self.secrets):
             raise SecretError(
                 "the nodes' secret is the clients' secret: make another one for the nodes alone"
             )
+
+    @property
+    def secrets(self) -> tuple[bytes, ...]:
+        """Those of `secret`, the one to prove first; empty without one."""
+        return _lines(self.secret)
+
+    @property
+    def node_secrets(self) -> tuple[bytes, ...]:
+        """Those of `node_secret`, the one to prove first; empty without one."""
+        return _lines(self.node_secret)
 
     @classmethod
     def load(
@@ -86,10 +114,10 @@ class Security:
         """With this secret, a file's, or the environment's: INSYNC_SECRET_FILE names a file, INSYNC_SECRET is it.
 
         The files of `tls` likewise come from INSYNC_TLS_CERTIFICATE, INSYNC_TLS_KEY and INSYNC_TLS_AUTHORITIES.
-        White space around the secret is no part of it.
+        White space around a secret is no part of it.
 
         Raises:
-          SecretError: The file cannot be read, or the secret is too short.
+          SecretError: The file cannot be read, a secret is too short, or there are more than two.
         """
         tls = tls or TlsFiles.of(environment)
         found = _found(secret, secret_file or environment.get(SECRET_FILE_VARIABLE))

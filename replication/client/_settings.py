@@ -46,6 +46,7 @@ class ClientSettings:
       such as for offsets, and for a call of the admin client.
     connect_timeout_ms: how long one attempt to connect to one address may take.
     secret_file: a file with the cluster's secret; default: INSYNC_SECRET_FILE or INSYNC_SECRET in the environment.
+      Of two lines the first is used.
     secret: the secret itself, for programs that read it from elsewhere; overrides `secret_file`.
     tls_certificate, tls_key, tls_authorities: PEM files for tls://; default: the files that INSYNC_TLS_CERTIFICATE,
       INSYNC_TLS_KEY and INSYNC_TLS_AUTHORITIES in the environment name.

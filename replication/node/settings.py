@@ -135,10 +135,11 @@ class NodeSettings:
     auto_leader_rebalance_enable, leader_imbalance_check_interval_ms, leader_imbalance_per_broker_percentage:
       whether and when leaderships move back to the preferred leaders, and how many may be elsewhere until then.
     secret_file: a file with the cluster's secret, the same for all nodes and clients; default: INSYNC_SECRET_FILE
-      or INSYNC_SECRET in the environment. Peers without it are refused.
+      or INSYNC_SECRET in the environment. Peers without it are refused. A second line is a second secret: the node
+      proves the first, and a peer may prove either, while one secret takes the place of the other.
     secret: the secret itself, for programs that read it from elsewhere; overrides `secret_file`.
     node_secret_file: a file with a secret that all nodes have, and no client: a peer that claims to be a node must
-      prove that it has it. Without it every peer that has `secret` may claim to be a node.
+      prove that it has it. Without it every peer that has `secret` may claim to be a node. Two lines as above.
     node_secret: this secret itself, for programs that read it from elsewhere; overrides `node_secret_file`.
     max_clock_difference_ms: if the wall clock differs by more from most of its own and the followers' (without
       followers: from its own course since the start), the node deletes and compacts nothing.

@@ -199,7 +199,7 @@ def run_strangers(raw: bytes) -> None:
                 mine,
                 _handshake.judge_dialer,
                 dialer=False,
-                secret=b"s" * 16,
+                secrets=[b"s" * 16],
             )
             raise AssertionError("a stranger was let in")
 

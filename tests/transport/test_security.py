@@ -68,6 +68,56 @@ def test_a_bad_secret_is_refused_by_name(tmp_path):
         Security.load(secret="", environment={"INSYNC_SECRET": SECRET.decode()})
 
 
+OLD, NEW = b"the secret that was", b"the secret that comes"
+
+
+@pytest.mark.parametrize(
+    ("dialer", "acceptor", "is_let_in"),
+    [
+        (OLD, OLD + b"\n" + NEW, True),
+        (NEW, OLD + b"\n" + NEW, True),
+        (OLD + b"\n" + NEW, OLD, True),
+        (NEW + b"\n" + OLD, OLD + b"\n" + NEW, True),
+        (OLD + b"\n" + NEW, NEW + b"\n" + OLD, True),
+        (NEW + b"\n" + OLD, OLD, False),
+        (OLD, NEW, False),
+        (SECRET, OLD + b"\n" + NEW, False),
+    ],
+)
+@pytest.mark.parametrize("kind", ["secret", "node_secret"])
+async def test_of_two_secrets_the_first_is_proved_and_either_is_taken(dialer, acceptor, is_let_in, kind):
+    def holds(value):
+        return Security(
+            **({"secret": b"one for the clients"} if kind == "node_secret" else {}), **{kind: value}
+        )
+
+    async with trio.open_nursery() as nursery:
+        url = await listen(nursery, security=holds(acceptor))
+        come = functools.partial(
+            connect, url, identity=Identity("c", 2, 1), nursery=nursery, security=holds(dialer)
+        )
+        if is_let_in:
+            (await (await come()).request(1, timeout=5)).release()
+        else:
+            with pytest.raises(AuthError, match=r"secrets differ"):
+                await come()
+        nursery.cancel_scope.cancel()
+
+
+def test_a_file_has_one_secret_or_two(tmp_path):
+    path = tmp_path / "secret"
+    path.write_bytes(b"\n " + OLD + b" \r\n\n" + NEW + b"\n")
+    both = Security.load(secret_file=path, node_secret_file=None, environment={})
+    assert both.secrets == (OLD, NEW)
+    assert (Security().secrets, Security().node_secrets) == ((), ())
+    with pytest.raises(SecretError, match="has 3 lines: give one secret, or two"):
+        Security(secret=b"\n".join((OLD, NEW, SECRET)))
+    with pytest.raises(SecretError, match=r"has 5 bytes, fewer than 16"):
+        Security(node_secret=OLD + b"\nshort")
+    with pytest.raises(SecretError, match="the nodes' secret is the clients' secret"):
+        Security(secret=OLD, node_secret=NEW + b"\n" + OLD)
+
+
 def test_a_secret_is_not_shown():
     assert SECRET.decode() not in repr(OURS) + str(OURS)
 
@@ -149,7 +199,7 @@ async def test_a_recorded_handshake_is_worth_nothing(caplog):
         await listen(nursery, on_connect=accepted.append)
         recorder = Recorder(await transport.connect(ALICE))
         mine = make_hello(Identity("c", 2, 1), "data", Limits(), proves=True)
-        await introduce(recorder, mine, judge_acceptor, dialer=True, secret=SECRET)
+        await introduce(recorder, mine, judge_acceptor, dialer=True, secrets=[SECRET])
         with trio.fail_after(30):
             while not accepted:  # noqa: ASYNC110
                 await trio.sleep(0.001)

@@ -8,8 +8,8 @@ accepted. A side that knows the cluster's secret accepts with a proof of that, a
 from __future__ import annotations
 
 import os
-import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from secrets import randbits
 
 import attrs
 import trio
@@ -112,7 +112,7 @@ def make_hello(
         lane=lane,
         expected_node=expect_node,
         limits=limits,
-        nonce=secrets.randbits(64),
+        nonce=randbits(64),
         window=limits.window_bytes,
         proves=proves,
         proves_node=proves_node,
@@ -125,13 +125,14 @@ async def introduce(
     judge: Judge,
     *,
     dialer: bool,
-    secret: bytes | None = None,
-    node_secret: bytes | None = None,
+    secrets: Sequence[bytes] = (),
+    node_secrets: Sequence[bytes] = (),
     claims: Claims | None = None,
 ) -> Introduced:
     """Shake hands on a fresh link. On an error the caller ends the link.
 
-    Between a node and who answers it `node_secret` takes the place of `secret`. `claims`: asked by who accepts.
+    Between a node and the one that answers it `node_secrets` take the place of `secrets`. The dialer proves the
+    first of them; an acceptor takes any, and proves the same. `claims`: asked by the acceptor.
 
     With a secret the dialer proves first: an acceptor tells strangers nothing, and takes nothing from them.
 
@@ -158,10 +159,10 @@ async def introduce(
         await _refuse(link, refusal)
         raise _error(refusal.status, refusal.text, link)
     if as_node:
-        secret = node_secret
+        secrets = node_secrets
 
     is_proven = as_node or _vouches(link)
-    method: Method = _method(link) if secret is None else "token"
+    method: Method = "token" if secrets else _method(link)
 
     async def check_claim() -> None:
         if claims is not None and theirs.node_id >= 0:
@@ -172,14 +173,14 @@ async def introduce(
                 await _refuse(link, Refusal(Status.NOT_REGISTERED, reason))
                 raise _error(Status.NOT_REGISTERED, reason, link)
 
-    if secret is None:
+    if not secrets:
         await check_claim()
         await link.send(encode_header(FrameType.REPLY, 0), ())
         verdict, *frames = await link.recv_many()
         _read_verdict(verdict, link)
         return Introduced(theirs, limits, frames, method, _client_name(link), is_proven)
     wrong = _WRONG_NODE_SECRET if as_node else _WRONG_SECRET
-    exchange = _Proofs(link, secret, (raw, raw_theirs) if dialer else (raw_theirs, raw), wrong)
+    exchange = _Proofs(link, secrets, (raw, raw_theirs) if dialer else (raw_theirs, raw), wrong)
     frames = await (exchange.as_dialer() if dialer else exchange.as_acceptor(limits, check_claim))
     return Introduced(theirs, limits, frames, method, _client_name(link), is_proven)
 
@@ -203,18 +204,21 @@ def _method(link: Link) -> Method:
     return "none" if link.peer_uid is None else "uid"
 
 
-@attrs.frozen
+@attrs.define
 class _Proofs:
-    """Both sides prove that they know the secret, the dialer first; then they are introduced."""
+    """Both sides prove that they know a secret, the dialer first; then they are introduced."""
 
     link: Link
-    secret: bytes
+    secrets: Sequence[bytes]
+    """The one to prove first, and the ones to take."""
     hellos: tuple[bytes, bytes]
     wrong: str
     """The text for a peer that proves another secret."""
 
     async def as_dialer(self) -> list[Frame]:
         await self._send(b"dialer")
+        # The acceptor knows which one that was.
+        self.secrets = self.secrets[:1]
         return await self._take(b"acceptor")
 
     async def as_acceptor(self, limits: Limits, check_claim: Callable[[], Awaitable[None]]) -> list[Frame]:
@@ -228,18 +232,23 @@ class _Proofs:
         return frames
 
     async def _send(self, role: bytes) -> None:
-        given = proof(self.secret, role, *self.hellos)
+        given = proof(self.secrets[0], role, *self.hellos)
         await self.link.send(encode_header(FrameType.REPLY, 0, body=given), ())
 
     async def _take(self, role: bytes) -> list[Frame]:
         verdict, *frames = await self.link.recv_many()
         _read_verdict(verdict, self.link)
-        if not is_proof(verdict.body, proof(self.secret, role, *self.hellos)):
+        # All are compared: the time must not tell which one it is.
+        proved = [
+            secret for secret in self.secrets if is_proof(verdict.body, proof(secret, role, *self.hellos))
+        ]
+        if not proved:
             for frame in frames:
                 frame.payload.release()
             refusal = Refusal(Status.AUTHENTICATION_FAILED, self.wrong)
             await _refuse(self.link, refusal)
             raise _error(refusal.status, refusal.text, self.link)
+        self.secrets = proved
         return frames
 
 

@@ -626,8 +626,8 @@ async def connect(
                 mine,
                 judge_acceptor,
                 dialer=True,
-                secret=security.secret,
-                node_secret=security.node_secret,
+                secrets=security.secrets,
+                node_secrets=security.node_secrets,
             )
         except (EndOfLink, LinkBroken) as error:
             hint = "" if link.received else _SAID_NOTHING

@@ -210,8 +210,8 @@ class _Server:
                     mine,
                     self._judge,
                     dialer=False,
-                    secret=security.secret,
-                    node_secret=security.node_secret,
+                    secrets=security.secrets,
+                    node_secrets=security.node_secrets,
                     claims=self.claims,
                 )
             except TransportError as error:

@@ -172,7 +172,7 @@ async def test_announced_payloads_get_no_memory_beyond_the_budget():
         for _ in range(40):
             link = await transport.connect(endpoint)
             mine = make_hello(Identity(), "", Limits(), proves=True)
-            await introduce(link, mine, judge_acceptor, dialer=True, secret=SECRET.secret)
+            await introduce(link, mine, judge_acceptor, dialer=True, secrets=SECRET.secrets)
             nursery.start_soon(_try, link.send, head, [bytes(MIB)])
             links.append(link)
         await until(lambda: budget.used == 64 * MIB, "the budget is used up")
@@ -199,7 +199,7 @@ async def test_answers_that_nobody_asked_for_get_no_memory(caplog):
         transport, endpoint = resolve(url)
         link = await transport.connect(endpoint)
         mine = make_hello(Identity(), "", Limits(), proves=True)
-        await introduce(link, mine, judge_acceptor, dialer=True, secret=SECRET.secret)
+        await introduce(link, mine, judge_acceptor, dialer=True, secrets=SECRET.secrets)
         await link.send(encode_header(FrameType.REPLY, 2, payload_length=64 * MIB), [b"x"])
         with trio.fail_after(30):
             await accepted[0].closed.wait()
