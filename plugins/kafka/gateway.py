@@ -32,7 +32,7 @@ from .core.directory import NAME, Directory, listener_name
 from .core.sessions import Sessions, Slots
 from .handlers import OFFERED
 from .listener import Link, Links
-from .login import Checks, Login
+from .login import Attempts, Login
 from .protocol.apis import Api
 from .tls import TlsStream, contexts
 
@@ -100,7 +100,7 @@ class KafkaGateway(Gateway):
         links, directory = Links(service, name), Directory(name, trio.current_time)
         slots = Slots(random.SystemRandom())
         secured = None if tls is None else partial(TlsStream, made=tls, turns=trio.Lock())
-        begin = partial(Login, mechanisms, Checks())
+        begin = partial(Login, mechanisms, Attempts())
         make = partial(_link, links, directory, _options(endpoint), slots, secured, begin)
         forget = service.tell_metrics(links.counts.metrics)
 

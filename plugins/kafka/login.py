@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -20,31 +22,40 @@ if TYPE_CHECKING:
 
 SECONDS = 10.0
 """In which a client proves who it is."""
-OF_AN_ADDRESS = 16
-"""Passwords of clients from one address that the node is asked to check at a time; the others wait."""
+OF_AN_ADDRESS, OF_A_NAME = 16, 4
+"""Attempts from one address that are under way at a time, and those of them for one name; the others wait."""
+FAILURE_DELAY = 0.1
+"""Seconds before a failure is told (Kafka's `connection.failed.authentication.delay.ms`)."""
 _LONGEST_TOKEN = 16 << 10
 
 
-class Checks:
-    """Checks of passwords, few of one address at a time: a flood from there keeps out nobody else."""
+class Attempts:
+    """Few of one address at a time, and fewer for one name: a flood from there keeps out nobody else.
+
+    Names are limited at each address alone. A limit over all addresses would let anybody lock a user out.
+    """
 
     def __init__(self) -> None:
-        self._places: WeakValueDictionary[str, trio.Semaphore] = WeakValueDictionary()
+        self._places: WeakValueDictionary[tuple[str, ...], trio.Semaphore] = WeakValueDictionary()
 
-    async def verify(self, client: Client, name: str, password: str) -> bool:
-        """See `NodeService.verify_user`."""
+    @asynccontextmanager
+    async def one(self, client: Client, name: str) -> AsyncIterator[None]:
+        """Wait for a place, and keep it meanwhile."""
         address = client.host.rpartition(":")[0]
-        places = self._places.setdefault(address, trio.Semaphore(OF_AN_ADDRESS))
-        async with places:
-            return await client.service.verify_user(name, password)
+        # The name's first: attempts that wait for it take no place of other names.
+        async with self._place(OF_A_NAME, address, name), self._place(OF_AN_ADDRESS, address):
+            yield
+
+    def _place(self, most: int, *key: str) -> trio.Semaphore:
+        return self._places.setdefault(key, trio.Semaphore(most))
 
 
 class Login:
     """How far a client has come. mechanisms: those that its listener offers; empty: it asks for none."""
 
-    def __init__(self, mechanisms: tuple[str, ...], checks: Checks) -> None:
+    def __init__(self, mechanisms: tuple[str, ...], attempts: Attempts) -> None:
         self.mechanisms = mechanisms
-        self._checks = checks
+        self._attempts = attempts
         self.is_over = not mechanisms
         self.expects_bare_token = False
         self._mechanism = ""
@@ -68,15 +79,25 @@ class Login:
         """A token of the client's; gives the answer to it. After the last one `is_over`, and the client has a name.
 
         Raises:
-          LoginError: It has not proved who it is.
+          LoginError: It has not proved who it is. This is told late.
         """
+        async with AsyncExitStack() as places:
+            try:
+                return await self._take(client, token, places)
+            except LoginError:
+                # Within its places: they bound how many passwords are tried in a second.
+                await trio.sleep(FAILURE_DELAY)
+                raise
+
+    async def _take(self, client: Client, token: bytes, places: AsyncExitStack) -> bytes:
         if len(token) > _LONGEST_TOKEN:
             raise LoginError(f"a SASL token of {len(token)} bytes; at most {_LONGEST_TOKEN} are accepted")
         service = client.service
         if self._mechanism == sasl.PLAIN:
             name, password = sasl.plain(token)
+            await places.enter_async_context(self._attempts.one(client, name))
             try:
-                verified = await self._checks.verify(client, name, password)
+                verified = await service.verify_user(name, password)
             except ServiceError as error:
                 # A login that fails is final for clients; if the connection ends they come again.
                 client.abort(str(error))
@@ -90,6 +111,7 @@ class Login:
             name = self._scram.first(token)
             kept = await service.credential(name, self._mechanism)
             return self._scram.challenge(kept, lambda: secrets.token_urlsafe(24))
+        await places.enter_async_context(self._attempts.one(client, self._scram.name))
         answer = self._scram.final(token)
         self._succeed(client, self._scram.name)
         return answer

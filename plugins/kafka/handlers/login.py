@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-import trio
-
 from insync.transport.repeats import limited
 
 from ..client import Client
@@ -16,8 +14,6 @@ from .table import Offer
 
 log = limited(logging.getLogger("insync.kafka"))
 
-FAILURE_DELAY = 0.1
-"""Seconds before a failure is told (Kafka's `connection.failed.authentication.delay.ms`)."""
 _TOKENS_BARE = 0
 
 _Handshake = message("SaslHandshakeResponse")
@@ -55,7 +51,6 @@ async def take(client: Client, token: bytes) -> bytes:
         return await client.login.take(client, token)
     except LoginError as error:
         log.warning("Kafka client at %s: %s", client.host, error)
-        await trio.sleep(FAILURE_DELAY)
         client.close(f"login: {error}")
         raise
 

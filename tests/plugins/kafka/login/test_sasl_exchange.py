@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gc
 import hashlib
 import hmac
@@ -16,11 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from insync.plugins.kafka.core.sasl import LoginError, ScramLogin, plain
-from insync.plugins.kafka.login import OF_AN_ADDRESS, Checks, Login
+from insync.plugins.kafka.login import FAILURE_DELAY, OF_A_NAME, OF_AN_ADDRESS, Attempts, Login
 from insync.replication.core import scram
+from insync.transport import PeerIdentity
 
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 KEPT = scram.derive("SCRAM-SHA-256", "pencil", SALT, 4096)
+PEER = PeerIdentity(cluster_id="c", node_id=-1, incarnation=0, lane="kafka")
 NONCE = "rOprNGfwEbeRWgbNEkqO"
 FIRST = f"n,,n=user,r={NONCE}".encode()
 OURS = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
@@ -166,62 +169,118 @@ def test_nothing_that_is_told_has_the_password_in_it() -> None:
 
 
 async def test_a_token_that_is_too_long_is_not_looked_at() -> None:
-    login = Login(("PLAIN",), Checks())
+    login = Login(("PLAIN",), Attempts())
     assert login.choose("PLAIN", bare=False) == 0
     with pytest.raises(LoginError, match="a SASL token of 20000 bytes; at most 16384 are accepted"):
         await login.take(None, bytes(20_000))  # type: ignore[arg-type]  # nobody is asked
     assert not login.is_over
 
 
-async def test_a_flood_of_logins_from_one_address_keeps_out_nobody_from_another() -> None:
-    asked: list[str] = []
+class Clients:
+    """Clients that try to log in by PLAIN, and the names of which the node checks a password."""
 
-    class Service:
-        async def verify_user(self, name: str, password: str) -> bool:
-            asked.append(name)
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.attempts = Attempts()
+        self.verdict: bool | None = None
+        """None: a check does not end."""
+
+    async def verify_user(self, name: str, password: str) -> bool:
+        self.asked.append(name)
+        if self.verdict is None:
             await trio.sleep_forever()
-            raise AssertionError
+        return bool(self.verdict)
 
-    def client_at(host: str) -> Any:
-        return SimpleNamespace(host=host, service=Service())
+    async def come(self, address: str, name: str) -> None:
+        login = Login(("PLAIN",), self.attempts)
+        login.choose("PLAIN", bare=False)
+        client = SimpleNamespace(host=f"{address}:1", service=self, peer=PEER)
+        with contextlib.suppress(LoginError):
+            await login.take(cast(Any, client), f"\0{name}\0guess".encode())
 
-    checks, stranger, other = Checks(), client_at("127.0.0.1:1"), client_at("127.0.0.2:1")
+
+async def test_a_flood_of_logins_from_one_address_keeps_out_nobody_from_another() -> None:
+    clients = Clients()
     async with trio.open_nursery() as nursery:
-        for _ in range(3 * OF_AN_ADDRESS):
-            nursery.start_soon(checks.verify, stranger, "stranger", "guess")
+        for number in range(3 * OF_AN_ADDRESS):
+            nursery.start_soon(clients.come, "127.0.0.1", f"stranger-{number}")
         await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(checks.verify, other, "etl", "right")
+        assert len(clients.asked) == OF_AN_ADDRESS
+        nursery.start_soon(clients.come, "127.0.0.2", "etl")
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    assert asked == ["stranger"] * OF_AN_ADDRESS + ["etl"]
+    assert clients.asked[OF_AN_ADDRESS:] == ["etl"]
     gc.collect()
-    assert not checks._places, "addresses are forgotten"
+    assert not clients.attempts._places, "addresses are forgotten"
+
+
+async def test_a_flood_of_logins_for_one_name_keeps_out_no_other_name_of_the_address() -> None:
+    clients = Clients()
+    async with trio.open_nursery() as nursery:
+        for _ in range(3 * OF_AN_ADDRESS):
+            nursery.start_soon(clients.come, "127.0.0.1", "victim")
+        await trio.testing.wait_all_tasks_blocked()
+        for address, name in (("127.0.0.1", "etl"), ("127.0.0.2", "victim")):
+            nursery.start_soon(clients.come, address, name)
+            await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert clients.asked == ["victim"] * OF_A_NAME + ["etl", "victim"]
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+async def test_passwords_of_a_name_are_tried_no_faster_than_failures_are_told(
+    autojump_clock: trio.testing.MockClock, mechanism: str
+) -> None:
+    """Whoever guesses need not wait for the answer: the place of a failed attempt is taken until it is told."""
+    clients, tries = Clients(), 5 * OF_A_NAME
+    clients.verdict = False
+
+    async def credential(name: str, mechanism: str) -> Any:
+        return KEPT
+
+    async def come() -> None:
+        login = Login((mechanism,), clients.attempts)
+        login.choose(mechanism, bare=False)
+        client = cast(
+            Any,
+            SimpleNamespace(
+                host="127.0.0.1:1",
+                peer=PEER,
+                service=SimpleNamespace(credential=credential, verify_user=clients.verify_user),
+            ),
+        )
+        if mechanism == "PLAIN":
+            token = b"\0victim\0guess"
+        else:
+            said = await login.take(client, FIRST)
+            nonce = said.split(b",")[0]
+            token = b"c=biws," + nonce + b",p=" + base64.b64encode(bytes(32))
+        with pytest.raises(LoginError):
+            await login.take(client, token)
+
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for _ in range(tries):
+            nursery.start_soon(come)
+    assert trio.current_time() - began == pytest.approx(tries / OF_A_NAME * FAILURE_DELAY)
 
 
 async def test_logins_that_are_cancelled_leave_their_places_to_others_of_the_address() -> None:
-    asked: list[str] = []
+    clients = Clients()
 
-    class Service:
-        async def verify_user(self, name: str, password: str) -> bool:
-            asked.append(name)
-            if name == "stranger":
-                await trio.sleep_forever()
-            return True
-
-    async def leave(*, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+    async def leave(name: str, *, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
         with trio.CancelScope() as scope:
             task_status.started(scope)
-            await checks.verify(client, "stranger", "guess")
+            await clients.come("127.0.0.1", name)
 
-    checks, client = Checks(), cast(Any, SimpleNamespace(host="127.0.0.1:1", service=Service()))
     async with trio.open_nursery() as nursery:
-        scopes = [await nursery.start(leave) for _ in range(OF_AN_ADDRESS)]
+        scopes = [await nursery.start(leave, f"stranger-{number}") for number in range(OF_AN_ADDRESS)]
         await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(checks.verify, client, "etl", "right")
+        nursery.start_soon(clients.come, "127.0.0.1", "etl")
         await trio.testing.wait_all_tasks_blocked()
-        assert asked == ["stranger"] * OF_AN_ADDRESS
+        assert len(clients.asked) == OF_AN_ADDRESS
         for scope in scopes:
             scope.cancel()
         await trio.testing.wait_all_tasks_blocked()
-        assert asked[OF_AN_ADDRESS:] == ["etl"]
+        assert clients.asked[OF_AN_ADDRESS:] == ["etl"]
         nursery.cancel_scope.cancel()
