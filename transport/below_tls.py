@@ -1,4 +1,4 @@
-"""What TLS streams have in common: the socket below them, and certificates that are renewed."""
+"""Parts that TLS streams have in common: the socket below them, and certificates that are renewed."""
 
 from __future__ import annotations
 

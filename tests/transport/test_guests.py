@@ -7,6 +7,7 @@ import os
 import resource
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import trio
 import trio.testing
 
-from insync.transport import Connection, Identity, TransportError, connect, guests, serve
+from insync.transport import Connection, Identity, Limits, TransportError, connect, guests, serve
 from insync.transport.guests import IDLE, SILENT, TALKING, Guest, Guests
 
 URL = "mem://guests/server"
@@ -149,8 +150,8 @@ def answer(request: Any) -> None:
         request.reply()
 
 
-async def served(nursery: trio.Nursery) -> Callable[..., Any]:
-    await nursery.start(partial(serve, URL, answer, identity=Identity("c", 1, 1)))
+async def served(nursery: trio.Nursery, limits: Limits | None = None) -> Callable[..., Any]:
+    await nursery.start(partial(serve, URL, answer, identity=Identity("c", 1, 1), limits=limits))
     return partial(connect, URL, nursery=nursery)
 
 
@@ -171,4 +172,27 @@ async def test_clients_that_have_shaken_hands_are_bounded_and_nodes_are_let_in(
     again = await come(identity=Identity())
     assert (await again.request(1, b"", timeout=5)).body == b""
     assert [client.closed.is_set() for client in clients] == [False, True, False, False]
+    nursery.cancel_scope.cancel()
+
+
+async def test_clients_that_wait_for_room_are_as_few_as_those_that_shake_hands(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Each has a descriptor meanwhile."""
+    come = await served(nursery, Limits(max_half_open=2))
+    for _ in range(MOST):
+        await come(identity=Identity())
+    late: list[Connection] = []
+
+    async def come_late() -> None:
+        with suppress(TransportError):
+            late.append(await come(identity=Identity()))
+
+    async with trio.open_nursery() as coming:
+        for _ in range(6):
+            coming.start_soon(come_late)
+    await trio.testing.wait_all_tasks_blocked()
+    assert sum(not each.closed.is_set() for each in late) <= 2
+    node = await come(identity=Identity("c", 2, 1))
+    assert (await node.request(1, b"", timeout=5)).body == b""
     nursery.cancel_scope.cancel()

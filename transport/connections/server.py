@@ -205,7 +205,7 @@ class _Server:
         scope.deadline = trio.current_time() + self.limits.handshake_timeout
         with scope:
             try:
-                return await introduce(
+                introduced = await introduce(
                     link,
                     mine,
                     self._judge,
@@ -214,6 +214,13 @@ class _Server:
                     node_secrets=security.node_secrets,
                     claims=self.claims,
                 )
+                # Among those that shake hands, which are few: each has a descriptor while it waits.
+                has_room = introduced.hello.node_id >= 0 or await self._has_room()
+                if not has_room:
+                    log.warning(
+                        "%s is let go: no more connections are allowed, and none is idle", link.remote
+                    )
+                return introduced if has_room else None
             except TransportError as error:
                 log.warning("no connection with %s: %s", link.remote, error)
                 return None
@@ -222,6 +229,12 @@ class _Server:
         if link not in self.gone:
             log.warning("%s did not finish its handshake in time", link.remote)
         return None
+
+    async def _has_room(self) -> bool:
+        with trio.move_on_after(_LONGEST_WAIT):
+            await self.guests.room()
+            return True
+        return False
 
     def _judge(self, mine: Hello, theirs: Hello) -> Refusal | None:
         newest = self.group.newest.get(theirs.node_id, 0)
@@ -240,17 +253,10 @@ class _Server:
             budget=self.budget,
             authorise=self.authorise,
         )
+        guest = None
         if connection.peer.node_id < 0:
-            # After the handshake: nodes are let in whoever else has come.
-            with trio.move_on_after(_LONGEST_WAIT) as waiting:
-                await self.guests.room()
-            if waiting.cancelled_caught:
-                log.warning("%s is let go: no more connections are allowed, and none is idle", link.remote)
-                return
             guest = _guest(connection, link)
             self.guests.enter(guest)
-        else:
-            guest = None
         self._supersede(connection)
         self.group.connections.add(connection)
         try:
