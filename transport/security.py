@@ -46,7 +46,13 @@ def _usable(instance: Security, attribute: attrs.Attribute[bytes | None], value:
         )
 
 
+_TEXT = frozenset(b"\t\n\r" + bytes(range(32, 127)))
+
+
 def _lines(value: bytes | None) -> tuple[bytes, ...]:
+    """Lines of text, without white space around them; raw bytes are one secret, whatever they hold."""
+    if value and not _TEXT.issuperset(value):
+        return (value,)
     return tuple(line.strip() for line in (value or b"").splitlines() if line.strip())
 
 

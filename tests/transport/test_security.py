@@ -104,6 +104,11 @@ async def test_of_two_secrets_the_first_is_proved_and_either_is_taken(dialer, ac
         nursery.cancel_scope.cancel()
 
 
+def test_raw_bytes_are_one_secret_whatever_they_hold():
+    raw = b"\x00\x0a\xff\x0d" * 8
+    assert Security(secret=raw).secrets == (raw,)
+
+
 def test_a_file_has_one_secret_or_two(tmp_path):
     path = tmp_path / "secret"
     path.write_bytes(b"\n " + OLD + b" \r\n\n" + NEW + b"\n")
