@@ -59,6 +59,8 @@ ROUNDING = 1e-6
 _ABOUT_ENDS = (tm.InitTransactionsRequest, tm.EndTransactionRequest)
 COMPACTED = 0.8
 """How likely a cleaner takes out a record that it may."""
+LOADS_WITHIN = 5.0
+"""Seconds from the beginning of a leadership."""
 OVERDUE = 20.0
 """After so many seconds a request has certainly been answered, or its process is gone."""
 WAITS_FOR_AN_END = 15.0
@@ -368,7 +370,7 @@ class Coordinators:
 
     def leads(self, host: Host, leader_epoch: int) -> None:
         """A replica has begun to lead."""
-        if host.partition.topic == GROUP_TOPIC:
+        if host.partition.topic in INTERNAL:
             clocks = {node.id: node.clock(self._cluster.now) for node in self._cluster.nodes.values()}
             self._led.setdefault(host.partition, {}).setdefault(leader_epoch, clocks)
 
@@ -547,8 +549,8 @@ class Coordinators:
             node = self._cluster.nodes.get(versioned.record.leader)
             if partition.topic not in INTERNAL or node is None or node.id == without or node.broker is None:
                 continue
-            if not self.can_commit(partition):
-                continue  # so nothing can be loaded
+            if not self.can_commit(partition) or self.leads_since(partition, node) < LOADS_WITHIN:
+                continue
             active = {each.partition for each in node.broker.shards.facts() if each.active}
             require(
                 partition in active, "L16", "node {} leads {}, and does not coordinate", node.id, partition

@@ -190,8 +190,8 @@ class WatchedShard(Shard):
         for asked, (at, count) in self._offered.items():
             self._requests[asked].write = self._written, at, count
         for key, value in self._write_under_way.entries:
-            if isinstance(key, r.CurrentKey):
-                self._note_pending((key.group, key.member_id), value.pending if value is not None else ())
+            if isinstance(key, r.CurrentKey) and value is not None:  # one that is gone may yet be told why
+                self._note_pending((key.group, key.member_id), value.pending)
             elif isinstance(key, r.OffsetKey) and value is None:
                 self._check_rebalancing(key)
 
