@@ -87,6 +87,36 @@ class NodeProcess:
         return status
 
 
+@attrs.define(eq=False)
+class StoreServer:
+    """`insync store`, as users run it; it keeps its address over a restart."""
+
+    folder: Path
+    listen: str = "tcp://127.0.0.1:0"
+    url: str = ""
+    process: subprocess.Popen[str] | None = None
+    options: tuple[str, ...] = ()
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "insync.replication.cli", "store", "--json"]
+        self.process = subprocess.Popen(
+            [*command, "--path", str(self.folder / "meta.db"), "--listen", self.listen, *self.options],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.url = json.loads(self.process.stdout.readline())["store"]
+        self.listen = self.url.removeprefix("remote+")
+
+    def end(self, how: signal.Signals = signal.SIGKILL) -> int:
+        assert self.process is not None
+        self.process.send_signal(how)
+        status = self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return status
+
+
 @contextmanager
 def kept_address() -> Iterator[str]:
     """A `tcp://` address for a process that is started again at it: nobody else is given its port in between.

@@ -219,19 +219,30 @@ class Connection:
         client.add_listener(handler.state_changed)
         client.add_listener(lambda state: _post(token, on_state, state))
 
-        def start() -> None:
-            client.start(connect_seconds)
-            granted.wait(connect_seconds)
+        ended = threading.Event()
 
-        with trio.CancelScope(shield=True):
+        def start() -> None:
             try:
-                await trio.to_thread.run_sync(start)
-            # Also the errors of kazoo's own clean-up: a thread that hangs in a name look-up does not end in time.
-            except (KazooTimeoutError, KazooException) as error:
-                raise StoreUnavailableError(
-                    f"no ZooKeeper server answers at {address.hosts} within {connect_seconds:g} s; "
-                    "is one running, and can it be reached from here?"
-                ) from error
+                client.start(connect_seconds)
+                granted.wait(connect_seconds)
+            finally:
+                ended.set()
+
+        def stop() -> None:
+            ended.wait()
+            _stop(client)
+
+        try:
+            await trio.to_thread.run_sync(start, abandon_on_cancel=True)
+        except trio.Cancelled:
+            threading.Thread(target=stop, name="insync-zookeeper-stop", daemon=True).start()
+            raise
+        # Also the errors of kazoo's own clean-up: a thread that hangs in a name look-up does not end in time.
+        except (KazooTimeoutError, KazooException) as error:
+            raise StoreUnavailableError(
+                f"no ZooKeeper server answers at {address.hosts} within {connect_seconds:g} s; "
+                "is one running, and can it be reached from here?"
+            ) from error
         # Only now: the first handshake had `connect_seconds`, and no session yet that it could cost.
         handler.handshake_seconds = granted.timeout_ms / 1000 / _HANDSHAKES_PER_TIMEOUT
         return cls(address, client, handler, pulse, granted.timeout_ms, token)
@@ -295,7 +306,7 @@ class Connection:
             self.pulse.release()
         # A caller that is cancelled already would end at once, and leave the thread: no later `close` looks again.
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(self._stop)
+            await trio.to_thread.run_sync(_stop, self.client)
 
     def abandon(self) -> None:
         """Like `close`, without waiting for it: what is left of the session ends by its timeout."""
@@ -304,19 +315,20 @@ class Connection:
             if self.pulse is not None:
                 self.pulse.release()
             # A daemon: kazoo gives a silent server ten seconds or more, and the process may end before.
-            threading.Thread(target=self._stop, name="insync-zookeeper-stop", daemon=True).start()
+            threading.Thread(
+                target=_stop, args=(self.client,), name="insync-zookeeper-stop", daemon=True
+            ).start()
 
-    def _stop(self) -> None:
-        # In this order: kazoo frees the sockets of a stopped client only.
-        try:
-            self.client.stop()
-        except KazooException as error:
-            # Its thread stands still, perhaps in a look-up of a name, and has the sockets.
-            _log.warning(
-                "the ZooKeeper session is left to its timeout, for its thread does not end: %s", error
-            )
-        else:
-            self.client.close()
+
+def _stop(client: KazooClient) -> None:
+    # In this order: kazoo frees the sockets of a stopped client only.
+    try:
+        client.stop()
+    except KazooException as error:
+        # Its thread stands still, perhaps in a look-up of a name, and has the sockets.
+        _log.warning("the ZooKeeper session is left to its timeout, for its thread does not end: %s", error)
+    else:
+        client.close()
 
 
 def _pace(handler: InlineHandler, timeout_ms: int) -> KazooRetry:

@@ -165,6 +165,7 @@ class ZookeeperStore(MetadataStore):
     all the time.
     """
 
+    is_elsewhere = True
     default_session_timeout_ms = 6_000
 
     def __init__(self, address: ZookeeperAddress, *, connect_seconds: float = CONNECT_SECONDS) -> None:

@@ -1,4 +1,4 @@
-"""How failures of a store are met: later and later, and with few lines in the log."""
+"""Failures of a store are met later and later, and with few lines in the log."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import trio
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
 TELL_SECONDS = 10.0
+OUTAGE_SECONDS = 60.0
+"""Between two lines of one outage."""
 
 
 class Pace:
@@ -51,3 +53,36 @@ class CountedLog:
         self._told[what] = now
         more = self._untold.pop(what, 0)
         self._log.error("%s%s", message, f" ({more} more since the last line)" if more else "")
+
+
+class OutageLog:
+    """Tells when a store goes, once a minute that it is still away, and when it is back."""
+
+    def __init__(self, log: logging.Logger, name: str) -> None:
+        self._log = log
+        self._name = name
+        self._since = math.inf
+        self._failing: set[str] = set()
+        self._told = -math.inf
+        self._is_told = False
+
+    def failed(self, kind: str, why: str) -> None:
+        """A call of that kind has found the store unavailable. A hiccup soon after the last line is not told."""
+        now = trio.current_time()
+        begins = not self._failing
+        self._failing.add(kind)
+        if begins:
+            self._since, self._is_told = now, False
+        if now - self._told < (TELL_SECONDS if begins else OUTAGE_SECONDS):
+            return
+        self._told, self._is_told = now, True
+        still = "" if begins else f" (for {now - self._since:.0f} s)"
+        self._log.warning("%s cannot be used%s: %s", self._name, still, why)
+
+    def worked(self, kind: str) -> None:
+        """A call has come through. A store that is read-only works for one kind of call and is not back."""
+        if kind not in self._failing:
+            return
+        self._failing.discard(kind)
+        if not self._failing and self._is_told:
+            self._log.warning("%s works again, after %.1f s", self._name, trio.current_time() - self._since)

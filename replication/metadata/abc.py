@@ -63,9 +63,12 @@ class MetadataStore(ABC):
     of the `async with`. A method that is cancelled may or may not take effect.
 
     default_session_timeout_ms: of a node's session where its settings name none.
+    is_elsewhere: whether a server keeps the store, which may be away for a while. Nodes that start wait for it, and
+    the log tells its outages.
     """
 
     default_session_timeout_ms: int = 1_000
+    is_elsewhere: bool = False
 
     @property
     def limits(self) -> Limits:

@@ -20,7 +20,7 @@ import trio
 
 from .._places import place_of
 from ._limits import Limits
-from ._pace import CountedLog, Pace
+from ._pace import CountedLog, OutageLog, Pace
 from ._transaction import check_key, check_prefix, check_timeout, check_transaction
 from ._values import Compare, Delta, Listing, Operation, Outcome, Read, TooOld, Unknown
 from ._watch import PrefixWatch, WatchHub
@@ -40,6 +40,9 @@ CALL_SECONDS = 15.0
 
 SESSION_SECONDS = 30.0
 """Time limit of opening or closing a session, which may be a connection of its own."""
+
+OPENING = "open"
+_READS = frozenset(("get", "list", "changes"))
 
 T = TypeVar("T")
 
@@ -67,6 +70,10 @@ class _Failure:
         return error
 
 
+def _kind(call: str) -> str:
+    return "read" if call in _READS else "write"
+
+
 def _leaf(error: BaseException) -> BaseException:
     """The first error of a group, the error itself if it is none."""
     while isinstance(error, BaseExceptionGroup):
@@ -92,14 +99,16 @@ class GuardedSession(Session):
 class GuardedStore(MetadataStore):
     """A handle on the store that `make` makes; it stands in a task of its own, so that its errors end there.
 
-    name: for messages, what the store is and where; without secrets. When a task of the store itself fails, its
+    name: for messages, what the store is and where; without secrets. wait_seconds: how long entering it waits for a
+    store that `is_elsewhere`. When a task of the store itself fails, its
     handle is left and another one is made, with pauses, until that works: sessions are over then, and watches get a
     `Resync`.
     """
 
-    def __init__(self, make: Callable[[], MetadataStore], name: str) -> None:
+    def __init__(self, make: Callable[[], MetadataStore], name: str, *, wait_seconds: float = 0.0) -> None:
         self.name = name
         self._make = make
+        self._wait_seconds = wait_seconds
         self.inner = make()
         self.default_session_timeout_ms = self.inner.default_session_timeout_ms
         self._watches = WatchHub()
@@ -107,6 +116,7 @@ class GuardedStore(MetadataStore):
         self._calls: dict[trio.CancelScope, _Failure | None] = {}
         self._pace = Pace()
         self._told = CountedLog(log)
+        self._outage = OutageLog(log, name)
         self._leave = trio.Event()
         self._left = trio.Event()
         self._hosting = trio.CancelScope()
@@ -164,14 +174,22 @@ class GuardedStore(MetadataStore):
     async def _host(self, task_status: trio.TaskStatus[MetadataError | None]) -> None:
         """Hold the store's handle, in a task of its own; after a failure of its own tasks, another one."""
         with self._hosting:
-            refused = await self._hold(task_status)
-            if refused is not None and not self._entered:
-                task_status.started(refused)
+            deadline = trio.current_time() + self._wait_seconds
+            while (refused := await self._hold(task_status)) is not None and not self._entered:
+                if not self._may_come(refused) or trio.current_time() >= deadline:
+                    task_status.started(refused)
+                    return
+                self._outage.failed(OPENING, str(refused))
+                await self._pace.failed(OPENING)
+                self.inner = self._make()
             while self._entered and not self._leave.is_set():
-                await self._pace.failed("open")
+                await self._pace.failed(OPENING)
                 self.inner = self._make()
                 await self._hold(trio.TASK_STATUS_IGNORED)
         self._left.set()
+
+    def _may_come(self, refused: MetadataError) -> bool:
+        return self.inner.is_elsewhere and isinstance(refused, StoreUnavailableError)
 
     async def _hold(self, task_status: trio.TaskStatus[MetadataError | None]) -> MetadataError | None:
         """Enter the store and hold it until it is left or fails; the error if that happens."""
@@ -183,7 +201,8 @@ class GuardedStore(MetadataStore):
                 self._hosting.shield = True
                 self._broken = None
                 self._mended.set()
-                self._pace.worked("open")
+                self._pace.worked(OPENING)
+                self._outage.worked(OPENING)
                 task_status.started(None)
                 await self._leave.wait()
         except Exception as error:  # noqa: BLE001 - the border: any error of a plugin's ends here, told as a failure
@@ -194,7 +213,7 @@ class GuardedStore(MetadataStore):
                         f"open {type(known)}", f"{self.name} cannot be opened again yet: {known}"
                     )
                 return known
-            failure = self._failure("a task of its own" if entered else "open", error)
+            failure = self._failure("a task of its own" if entered else OPENING, error)
             if self._entered:
                 self._tell(failure)
             if entered:
@@ -276,17 +295,21 @@ class GuardedStore(MetadataStore):
         inner = self.inner
         try:
             result = await self._run(call, lambda: function(inner), seconds)
-        except StoreUnavailableError:
+        except StoreUnavailableError as error:
+            if inner.is_elsewhere:
+                self._outage.failed(_kind(call), str(error))
             await self._pace.failed(call)
             raise
         except MetadataError:
             self._pace.worked(call)
+            self._outage.worked(_kind(call))
             raise
         if isinstance(result, _Failure):
             self._tell(result)
             await self._pace.failed(call)
         else:
             self._pace.worked(call)
+            self._outage.worked(_kind(call))
         return result
 
     async def _ask(

@@ -23,13 +23,18 @@ ENTRY_POINT_GROUP = "insync.metadata_stores"
 
 StoreFactory = Callable[[str], MetadataStore]
 
+WAIT_SECONDS = 15.0
 
 REMOTE = "remote+"
 """The prefix of a transport's scheme for a store that is served there."""
 
 
 def open_store(
-    url: str, *, security: Security | None = None, identity: Identity | None = None
+    url: str,
+    *,
+    security: Security | None = None,
+    identity: Identity | None = None,
+    wait_seconds: float = WAIT_SECONDS,
 ) -> GuardedStore:
     """Make the handle for a URL; enter it with `async with`. Nothing is opened yet.
 
@@ -37,7 +42,8 @@ def open_store(
     `sqlite:///absolute/path`, `remote+tcp://host:port` (or any other transport) for a store that `serve_store` or
     `insync store` serves there, or the scheme of an installed plugin. `security`: for remote stores, what to prove
     to the server and to ask of it; without it what the environment names. `identity`: for remote stores, as whom
-    to come: their servers let in nodes, and whom their rules name.
+    to come: their servers let in nodes, and whom their rules name. `wait_seconds`: how long entering it waits for a
+    server that does not answer (yet).
     The handle is a `GuardedStore`: errors that the interface does not know become `StoreUnavailableError`.
     Raises `UnknownStoreSchemeError`, `InvalidStoreUrlError`, or `StoreLoadError` for a plugin that fails here.
     """
@@ -47,7 +53,7 @@ def open_store(
             f"{url!r} is not a store URL; write for example sqlite:///var/lib/app/meta.db"
         )
     make = _maker(url, scheme, security, identity)
-    return GuardedStore(make, f"the metadata store {_hidden(url)}")
+    return GuardedStore(make, f"the metadata store {_hidden(url)}", wait_seconds=wait_seconds)
 
 
 def _maker(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -157,7 +158,11 @@ class Node:
                 tls=TlsFiles.given(settings.tls_certificate, settings.tls_key, settings.tls_authorities),
                 allow_insecure=settings.allow_insecure,
             )
+            operations = OperationsServer()
+            if settings.metrics_port is not None:
+                self.metrics_address = await _serve_operations(settings, operations, stack)
             store = await stack.enter_async_context(_opened(settings, security))
+            operations.waits_for = "its logs"
             held = await trio.to_thread.run_sync(clusters_of, settings.folders)
             self.cluster_id = await found_or_join(store, settings.cluster_id, held)
             found = await trio.to_thread.run_sync(Found.open_directories, settings, self.cluster_id)
@@ -182,7 +187,8 @@ class Node:
                 polling = await nursery.start(poll_when_expecting, settings.busy_poll_us)
                 for home in driver.directories:
                     home.writer.expect = polling.expect
-            await self._go_live(stack, store, registration, driver, nursery)
+            operations.waits_for = "its registration"
+            await self._go_live(stack, store, registration, driver, nursery, operations)
             await trio.to_thread.run_sync(found.settle_restored)
         except (StorageError, TransportError, MetadataError, WireError, OSError) as error:
             raise NodeStartError(f"node {self.node_id} cannot start: {error}") from error
@@ -194,6 +200,7 @@ class Node:
         registration: Registration,
         driver: Driver,
         nursery: trio.Nursery,
+        operations: OperationsServer,
     ) -> None:
         settings = self.settings
         driver.directories.start()
@@ -271,8 +278,8 @@ class Node:
         nursery.start_soon(self._tell_offline, registration, state, driver.offline)
         nursery.start_soon(self._count, registration, driver, state)
         nursery.start_soon(self._watch_failure, driver, session.timeout_ms / 1000, nursery)
-        if settings.metrics_port is not None:
-            self.metrics_address = await _serve_operations(settings, driver, state, handlers, nursery)
+        operations.begins(Metrics(driver, state), handlers.health)
+        stack.callback(operations.ends)
         stack.push_async_callback(self._depart, registration, driver, state)
         await state.ready.wait()
 
@@ -314,18 +321,30 @@ class Node:
             log.warning(event("session_changed", state="lost" if lost else "unregistered", why=why))
             state.session_lost()
             state.unregistered = trio.Event()
+            await self._register_again(store, registration, state)
+            if state.leaving:
+                return
+            state.unregistered = trio.Event()
+            log.warning(event("session_changed", state="registered", why="the process has not changed"))
+            state.read_again()
+
+    async def _register_again(
+        self, store: MetadataStore, registration: Registration, state: ClusterState
+    ) -> None:
+        """Try until it works or the node leaves. The same reason is told once, however long it lasts."""
+        told = ""
+        while not state.leaving:
             try:
                 if state.session.expired.is_set():
                     state.session = await store.open_session(self._session_timeout_ms(store))
                 state.registered(await registration.enter_again(state.session, self._all_endpoints))
-                state.unregistered = trio.Event()
             except (MetadataError, WireError) as error:
-                log.warning("node %d cannot register: %s", self.node_id, error)
-                state.unregistered.set()
+                if (why := str(error)) != told:
+                    log.warning("node %d cannot register: %s", self.node_id, why)
+                told = why
                 await trio.sleep(self._session_timeout_ms(store) / 1000 / RENEWALS_PER_TIMEOUT)
-                continue
-            log.warning(event("session_changed", state="registered", why="the process has not changed"))
-            state.read_again()
+            else:
+                return
 
     async def _tell_offline(self, registration: Registration, state: ClusterState, offline: Offline) -> None:
         """Have others lead what is in log directories that went offline, though we are alive."""
@@ -467,23 +486,19 @@ async def _end_session(state: ClusterState) -> None:
 def _opened(settings: NodeSettings, security: Security) -> MetadataStore:
     """A handle on the cluster's store, as this node: those who serve one let nodes in."""
     identity = Identity(cluster_id=settings.cluster_id or "", node_id=settings.node_id)
-    return open_store(settings.store, security=security, identity=identity)
+    wait = math.inf if settings.store_wait_ms is None else settings.store_wait_ms / 1000
+    return open_store(settings.store, security=security, identity=identity, wait_seconds=wait)
 
 
-async def _serve_operations(
-    settings: NodeSettings,
-    driver: Driver,
-    state: ClusterState,
-    handlers: Handlers,
-    nursery: trio.Nursery,
-) -> str:
-    """Serve metrics and health by HTTP; the address."""
+async def _serve_operations(settings: NodeSettings, server: OperationsServer, stack: AsyncExitStack) -> str:
+    """Serve metrics and health by HTTP until the stack is left; the address."""
     host, port = settings.metrics_host, settings.metrics_port
     if not is_installed():
         raise NodeStartError(
             f"metrics_port={port} needs the package prometheus-client: pip install 'insync[metrics]'"
         )
-    server = OperationsServer(Metrics(driver, state), handlers.health)
+    nursery = await stack.enter_async_context(trio.open_nursery())
+    stack.callback(nursery.cancel_scope.cancel)
     try:
         at: str = await nursery.start(server.serve, host, port)
     except OSError as error:

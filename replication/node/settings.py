@@ -103,6 +103,8 @@ class NodeSettings:
       elsewhere tcp://.
     serve_store: also serve the store to other nodes at this URL of a transport; they use it as `remote+URL`.
     cluster_id: refuse to join any other cluster; None joins (or founds) the one in the store.
+    store_wait_ms: how long a starting node waits for a store that a server keeps and that does not answer; None:
+      without limit.
     session_timeout_ms: how long a silent node counts as alive; None: 1,000, or 6,000 on ZooKeeper. Shorter than
       Kafka's 9,000: failover is fenced, so a false suspicion costs only an election.
     replica_lag_time_max_ms: how long a follower may lag before it leaves the ISR.
@@ -207,6 +209,7 @@ class NodeSettings:
     tls_authorities: str | Path | None = None
     allow_insecure: bool = False
     allow: tuple[str, ...] = attrs.field(default=(), converter=_texts, validator=_rules)
+    store_wait_ms: int | None = attrs.field(default=None, validator=attrs.validators.optional(_not_negative))
     session_timeout_ms: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
     replica_lag_time_max_ms: int = attrs.field(default=30000, validator=_positive)
     replica_fetch_wait_max_ms: int = attrs.field(default=500, validator=_positive)

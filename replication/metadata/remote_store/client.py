@@ -13,14 +13,17 @@ import msgspec
 import trio
 
 from ....transport import (
+    AuthError,
     Connection,
     FrameTooLargeError,
     Identity,
     NotAuthorisedError,
     ProtocolError,
     RemoteError,
+    SecretError,
     Security,
     TransportError,
+    VersionMismatchError,
     connect,
 )
 from ....transport import Limits as FrameLimits
@@ -43,7 +46,6 @@ from ..errors import (
 )
 from . import _messages as m
 
-CONNECT_SECONDS = 15.0
 REQUEST_SECONDS = 5.0
 _ATTEMPT_SECONDS = 1.0
 _RETRY_SECONDS = 0.05
@@ -91,7 +93,7 @@ class RemoteSession(Session):
             log.warning("metadata session %d (%d ms) is over", self.id, self.timeout_ms)
             self.end()
         except MetadataError as error:
-            log.info("metadata session %d cannot be renewed: %s", self.id, error)
+            log.debug("metadata session %d cannot be renewed: %s", self.id, error)
         else:
             self._alive_until = sent + self.timeout_ms / 1000
 
@@ -129,9 +131,10 @@ class RemoteStore(MetadataStore):
     sessions are over.
 
     `security`: what to prove to the server, and to ask of it. `identity`: as whom to come; servers let in the nodes
-    of their cluster, and whom their rules name (else `StoreRefusedError`). `connect_seconds`: how long entering it
-    waits for a server that is not there yet.
+    of their cluster, and whom their rules name (else `StoreRefusedError`).
     """
+
+    is_elsewhere = True
 
     def __init__(
         self,
@@ -139,12 +142,10 @@ class RemoteStore(MetadataStore):
         *,
         security: Security | None = None,
         identity: Identity | None = None,
-        connect_seconds: float = CONNECT_SECONDS,
     ) -> None:
         self.url = url
         self._identity = identity or Identity()
         self._security = security
-        self._connect_seconds = connect_seconds
         self._connection: Connection | None = None
         self._connecting = trio.Lock()
         self._sessions: set[RemoteSession] = set()
@@ -163,7 +164,7 @@ class RemoteStore(MetadataStore):
         manager = trio.open_nursery()
         self._engine = _Engine(await manager.__aenter__(), manager)
         try:
-            await self._first_contact()
+            self._limits = await self._first_answer()
         except BaseException as error:
             engine, self._engine = self._engine, None
             engine.nursery.cancel_scope.cancel()
@@ -171,25 +172,14 @@ class RemoteStore(MetadataStore):
             raise error
         return self
 
-    async def _first_contact(self) -> None:
-        """The server may still be starting."""
-        deadline = trio.current_time() + self._connect_seconds
-        told = False
-        while True:
-            try:
-                self._limits = await self._ask_limits()
-            except StoreUnavailableError as error:
-                if trio.current_time() + _RETRY_SECONDS > deadline:
-                    raise
-                if not told:
-                    log.info("%s; retrying for %g s", error, self._connect_seconds)
-                    told = True
-                await trio.sleep(_RETRY_SECONDS)
-            else:
-                return
-
-    async def _ask_limits(self) -> Limits:
-        described = self._read(await self.ask(m.Kind.DESCRIBE, m.Nothing()), m.Described)
+    async def _first_answer(self) -> Limits:
+        """The limits. A proof that is refused now is refused later, too: nobody is to wait for that."""
+        try:
+            described = self._read(await self.ask(m.Kind.DESCRIBE, m.Nothing()), m.Described)
+        except StoreUnavailableError as error:
+            if isinstance(error.__cause__, AuthError | SecretError | VersionMismatchError):
+                raise StoreRefusedError(str(error)) from error
+            raise
         return described.limits().with_also(_FRAME)
 
     async def __aexit__(
@@ -393,7 +383,7 @@ class RemoteStore(MetadataStore):
                 try:
                     event = (await self._next(number, watch.prefix, _FOREVER)).event(watch.prefix)
                 except MetadataError as error:
-                    log.info("the watch of %r is interrupted: %s", watch.prefix, error)
+                    log.debug("the watch of %r is interrupted: %s", watch.prefix, error)
                     number = self._next_number()
                     await trio.sleep(_RETRY_SECONDS)
                     continue

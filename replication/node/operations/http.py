@@ -15,6 +15,7 @@ from msgspec import structs
 
 from ....transport.repeats import limited
 from ....transport.urls import join_host_port
+from ...core.messages import HealthCheck
 from .health import Health
 from .metrics import Metrics, render
 
@@ -66,14 +67,23 @@ class Answer:
 
 @attrs.define(eq=False)
 class OperationsServer:
-    """Answers for one node. `serve` runs until it is cancelled."""
+    """Answers for one node, from before it starts. `serve` runs until it is cancelled."""
 
-    metrics: Metrics
-    health: Health
+    waits_for: str = "the metadata store"
+    """The part of a node's start, or end, that it is at."""
+    _live: tuple[Metrics, Health] | None = None
     _open: dict[trio.CancelScope, None] = attrs.Factory(dict)
     """Connections, the oldest first."""
     _telling: trio.CapacityLimiter = attrs.Factory(lambda: trio.CapacityLimiter(1))
     """Admits one answer of metrics at a time; it goes on in its thread when its connection has had to make room."""
+
+    def begins(self, metrics: Metrics, health: Health) -> None:
+        """The node runs."""
+        self._live = metrics, health
+
+    def ends(self) -> None:
+        """The node is about to stop."""
+        self._live, self.waits_for = None, "its end"
 
     async def serve(
         self,
@@ -133,20 +143,21 @@ class OperationsServer:
     async def _answer(self, head: Head) -> Answer:
         if head.method not in ("GET", "HEAD"):
             raise BadRequestError(405, f"{head.method} is not served here: use GET")
-        match head.path.partition("?")[0]:
-            case "/metrics":
-                accept = head.headers.get("accept", "")
-                async with self._telling:
-                    snapshot = self.metrics.snapshot()
-                    body, media_type = await trio.to_thread.run_sync(render, snapshot, accept)
-                return Answer(200, media_type, body)
+        match path := head.path.partition("?")[0]:
             case "/health":
                 return Answer(200, _JSON, _json({"status": "alive"}))
-            case "/ready":
-                checks = self.health.checks()
-                ready = all(check.ok for check in checks)
-                told = {"ready": ready, "checks": [structs.asdict(check) for check in checks]}
-                return Answer(200 if ready else 503, _JSON, _json(told))
+            case "/ready" | "/metrics":
+                if self._live is None:
+                    waits = HealthCheck(name="start", ok=False, detail=f"the node waits for {self.waits_for}")
+                    return _told([waits])
+                metrics, health = self._live
+                if path == "/ready":
+                    return _told(health.checks())
+                accept = head.headers.get("accept", "")
+                async with self._telling:
+                    snapshot = metrics.snapshot()
+                    body, media_type = await trio.to_thread.run_sync(render, snapshot, accept)
+                return Answer(200, media_type, body)
         raise BadRequestError(404, "not found; this server has /metrics, /health and /ready")
 
 
@@ -170,6 +181,12 @@ async def _read_head(stream: trio.SocketStream) -> Head:
             raise BadRequestError(400, "a header has no colon")
         headers[name.strip().lower()] = value.strip()
     return Head(words[0], words[1], headers)
+
+
+def _told(checks: Sequence[HealthCheck]) -> Answer:
+    ready = all(check.ok for check in checks)
+    told = {"ready": ready, "checks": [structs.asdict(check) for check in checks]}
+    return Answer(200 if ready else 503, _JSON, _json(told))
 
 
 def _json(value: object) -> bytes:

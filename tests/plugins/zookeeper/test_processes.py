@@ -1,6 +1,7 @@
 """The ZooKeeper store between processes and over failures of the server itself."""
 
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,6 +26,7 @@ from insync.replication.metadata import (
     Unknown,
     Watch,
 )
+from insync.transport.kit._frame import until
 from tests.replication.metadata.children import Family, gone_after
 from tests.tiers import uses
 
@@ -295,6 +297,18 @@ async def test_unreachable_server_is_named() -> None:
     store = ZookeeperStore(ZookeeperAddress("127.0.0.1:1", "/insync"), connect_seconds=0.3)
     with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1 within 0\.3 s"):
         await store.__aenter__()
+
+
+async def test_a_wait_for_a_server_can_be_cancelled() -> None:
+    def stopping() -> bool:
+        return any(each.name == "insync-zookeeper-stop" for each in threading.enumerate())
+
+    store = ZookeeperStore(ZookeeperAddress("127.0.0.1:1", "/insync"), connect_seconds=2)
+    before = time.monotonic()
+    with trio.move_on_after(0.1) as waiting:
+        await store.__aenter__()
+    assert waiting.cancelled_caught and time.monotonic() - before < 2 and stopping()
+    await until(lambda: not stopping(), "the client has stopped", 30)
 
 
 async def test_many_handles_may_make_the_store_at_once(server: ZookeeperServer) -> None:

@@ -1,7 +1,9 @@
 """The border around stores: whatever a plugin does, its user meets the errors of the interface, and seldom."""
 
 import logging
+import math
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -29,6 +31,7 @@ from insync.replication.metadata import (
     StoreClosedError,
     StoreCorruptError,
     StoreFailedError,
+    StoreRefusedError,
     StoreUnavailableError,
     TransactionTooLargeError,
     Unknown,
@@ -548,3 +551,117 @@ async def test_limits_that_cannot_be_told_are_an_outage(monkeypatch: pytest.Monk
         monkeypatch.setattr(Plugin, "limits", property(limits))
         with pytest.raises(StoreFailedError, match=r"limits of .*Plugin raised .*KeyError.*no limits"):
             store.limits  # noqa: B018
+
+
+class Distant(Plugin):
+    """A store that a server keeps."""
+
+    is_elsewhere = True
+    is_there = True
+
+    async def __aenter__(self) -> Any:
+        if not self.is_there:
+            raise StoreUnavailableError("nobody answers")
+        return await super().__aenter__()
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Of the store's outages, without their lengths."""
+    told = [each.getMessage() for each in caplog.records if each.name == "insync.metadata"]
+    return [re.sub("[0-9.]+ s", "N s", each) for each in told]
+
+
+async def test_entering_waits_for_a_store_elsewhere(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub = MemoryHub()
+    tries: list[Distant] = []
+
+    def make() -> Distant:
+        tries.append(Distant(hub))
+        tries[-1].is_there = trio.current_time() - began > 100
+        return tries[-1]
+
+    began = trio.current_time()
+    async with GuardedStore(make, "the store", wait_seconds=math.inf) as store:
+        assert (await store.get("k")).entry is None
+    assert 100 < trio.current_time() - began < 102 and len(tries) > 90
+    assert lines(caplog) == [
+        "the store cannot be used: nobody answers",
+        "the store cannot be used (for N s): nobody answers",
+        "the store works again, after N s",
+    ]
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+async def test_entering_ends_with_the_wait_and_waits_for_no_store_of_this_machine(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
+) -> None:
+    monkeypatch.setattr(Distant, "is_there", False)
+    monkeypatch.setattr(Distant, "is_elsewhere", elsewhere)
+    began = trio.current_time()
+    with pytest.raises(StoreUnavailableError, match="nobody answers"):
+        await GuardedStore(lambda: Distant(MemoryHub()), "the store", wait_seconds=7).__aenter__()
+    assert (trio.current_time() - began >= 7) == elsewhere
+
+
+async def test_a_wait_for_a_store_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Distant, "is_there", False)
+    with trio.fail_after(5), trio.move_on_after(0.05) as waiting:
+        await GuardedStore(lambda: Distant(MemoryHub()), "the store", wait_seconds=math.inf).__aenter__()
+    assert waiting.cancelled_caught
+
+
+async def test_a_store_that_refuses_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(_: Any) -> Any:
+        raise StoreRefusedError("not you")
+
+    monkeypatch.setattr(Distant, "__aenter__", refuse)
+    with trio.fail_after(5), pytest.raises(StoreRefusedError, match="not you"):
+        await GuardedStore(lambda: Distant(MemoryHub()), "the store", wait_seconds=math.inf).__aenter__()
+
+
+async def test_an_outage_is_told_once_a_minute_and_its_end_when_all_works(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugin = Distant(MemoryHub())
+
+    async def away() -> None:
+        raise StoreUnavailableError("nobody answers")
+
+    async with GuardedStore(lambda: plugin, "the store") as store:
+        plugin.before = away
+        began = trio.current_time()
+        while trio.current_time() - began < 130:
+            with pytest.raises(StoreUnavailableError):
+                await store.get("k")
+            with pytest.raises(StoreUnavailableError):
+                await store.open_session(1000)
+        plugin.before = None
+        await store.get("k")
+        assert len(lines(caplog)) == 3, "reads work, and writes may not yet"
+        await store.commit([], [Put("k", b"v")])
+    assert lines(caplog) == [
+        "the store cannot be used: nobody answers",
+        "the store cannot be used (for N s): nobody answers",
+        "the store cannot be used (for N s): nobody answers",
+        "the store works again, after N s",
+    ]
+
+
+async def test_outages_that_follow_one_another_are_told_seldom(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugin = Distant(MemoryHub())
+
+    async def away() -> None:
+        raise StoreUnavailableError("nobody answers")
+
+    async with GuardedStore(lambda: plugin, "the store") as store:
+        for _ in range(100):
+            plugin.before = away
+            with pytest.raises(StoreUnavailableError):
+                await store.get("k")
+            plugin.before = None
+            await store.get("k")
+    assert len(lines(caplog)) == 2

@@ -1,7 +1,6 @@
 """A served store between processes: its users killed and stopped, its server killed and started again."""
 
 import contextlib
-import json
 import signal
 import subprocess
 import sys
@@ -10,10 +9,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import attrs
 import pytest
 import trio
-from trio.testing import MockClock
 
 from insync.replication import Admin, Consumer, Producer
 from insync.replication.metadata import (
@@ -32,7 +29,7 @@ from insync.replication.metadata import (
 )
 from insync.transport import Identity, Security
 from tests.plugins.tcp.certificates import Authority
-from tests.processes import NodeProcess, kept_address
+from tests.processes import NodeProcess, StoreServer, kept_address
 
 from ..children import Family, gone_after
 
@@ -41,36 +38,6 @@ TIMEOUT_MS = 4000
 GRACE_SECONDS = 2.0
 """The server is a process too, and may be held up."""
 A_NODE = Identity(node_id=1)
-
-
-@attrs.define(eq=False)
-class StoreServer:
-    """`insync store`, as users run it; it keeps its address over a restart."""
-
-    folder: Path
-    listen: str = "tcp://127.0.0.1:0"
-    url: str = ""
-    process: subprocess.Popen[str] | None = None
-    options: tuple[str, ...] = ()
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "insync.replication.cli", "store", "--json"]
-        self.process = subprocess.Popen(
-            [*command, "--path", str(self.folder / "meta.db"), "--listen", self.listen, *self.options],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        self.url = json.loads(self.process.stdout.readline())["store"]
-        self.listen = self.url.removeprefix("remote+")
-
-    def end(self, how: signal.Signals = signal.SIGKILL) -> int:
-        assert self.process is not None
-        self.process.send_signal(how)
-        status = self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return status
 
 
 @pytest.fixture
@@ -179,27 +146,9 @@ async def test_server_that_stands_still_ends_sessions_on_both_sides(server: Stor
 
 
 async def test_server_that_is_not_there_is_named() -> None:
-    store = RemoteStore("tcp://127.0.0.1:1", connect_seconds=0.2)
+    store = RemoteStore("tcp://127.0.0.1:1")
     with pytest.raises(StoreUnavailableError, match=r"tcp://127\.0\.0\.1:1 cannot be reached"):
         await store.__aenter__()
-
-
-async def test_a_server_that_is_not_there_is_asked_again_with_pauses(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = RemoteStore("mem://nowhere", connect_seconds=1.0)
-    attempts: list[float] = []
-
-    async def unreachable(*_: object) -> object:
-        attempts.append(trio.current_time())
-        assert len(attempts) < 100
-        raise StoreUnavailableError("cannot be reached")
-
-    monkeypatch.setattr(store, "ask", unreachable)
-    began = trio.current_time()
-    with pytest.raises(StoreUnavailableError, match="cannot be reached"):
-        await store.__aenter__()
-    assert len(attempts) == 20 and 0.9 < attempts[-1] - began <= 1.0
 
 
 async def test_the_command_serves_over_tls_by_its_rules(tmp_path: Path) -> None:

@@ -431,7 +431,8 @@ async def test_one_answer_is_made_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
             most = max(most, trio.to_thread.current_default_thread_limiter().borrowed_tokens)
 
     monkeypatch.setattr(http, "render", slowly)
-    server = http.OperationsServer(Told(), None)  # type: ignore[arg-type]  # all that is asked of them here
+    server = http.OperationsServer()
+    server.begins(Told(), None)  # type: ignore[arg-type]  # all that is asked of them here
     with trio.fail_after(60):
         async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
             host, _, port = (await nursery.start(server.serve, "127.0.0.1", 0)).rpartition(":")

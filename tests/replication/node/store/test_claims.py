@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from insync.replication import Admin, Node, NodeSettings, Producer
-from insync.replication.metadata import StoreUnavailableError, open_store
+from insync.replication.metadata import StoreRefusedError, StoreUnavailableError, open_store
 from insync.replication.node import InvalidSettingError, NodeStartError, load_settings
 from insync.replication.node.store import _claims
 from insync.transport import AuthError, Identity, NotRegisteredError, Security, WrongPeerError, connect
@@ -129,9 +129,12 @@ async def test_a_served_store_is_not_written_to_by_who_calls_itself_a_node(
     options: dict[str, object] = {"allow": ("client=consume",)} if given == "rules" else dict(secrets)
     security = Security() if given == "rules" else Security(secret=SECRET)
     async with Node(settings(tmp_path, 1, serve_store="tcp://127.0.0.1:0", **options)) as node:
-        impostor = open_store(node.store_url, security=security, identity=Identity(node_id=99))
-        impostor._connect_seconds = 3.0  # type: ignore[attr-defined]
-        with pytest.raises(StoreUnavailableError, match=r"proves|knows the nodes' secret"):
+        impostor = open_store(
+            node.store_url, security=security, identity=Identity(node_id=99), wait_seconds=0
+        )
+        with pytest.raises(
+            (StoreRefusedError, StoreUnavailableError), match=r"proves|knows the nodes' secret"
+        ):
             async with impostor:
                 pass
 

@@ -20,7 +20,7 @@ from insync.replication.metadata import (
     Put,
     RemoteStore,
     StoreRefusedError,
-    StoreUnavailableError,
+    open_store,
     serve_store,
 )
 from insync.replication.metadata.remote_store.serving import nodes_only
@@ -61,7 +61,7 @@ async def test_clients_are_refused_at_once_and_nodes_let_in(caplog: pytest.LogCa
         await write(RemoteStore(url, identity=NODE))
         refused = pytest.raises(StoreRefusedError, match=r"client may not use the metadata store.*only nodes")
         with trio.fail_after(60), caplog.at_level(logging.WARNING, "insync.transport"), refused:
-            await write(RemoteStore(url, connect_seconds=600))
+            await write(open_store(f"remote+{url}", wait_seconds=600))
     warnings = [each.getMessage() for each in caplog.records if each.name.startswith("insync.transport")]
     # On a busy machine an answer may come too late and be asked for again.
     assert warnings and all("not authorised" in each for each in warnings)
@@ -107,8 +107,8 @@ async def test_a_secret_is_asked_for() -> None:
     async with served("tcp://127.0.0.1:0", security=Security(secret=SECRET)) as url:
         await write(RemoteStore(url, identity=NODE, security=Security(secret=SECRET)))
         for wrong in (Security(), Security(secret=SECRET[::-1])):
-            with pytest.raises(StoreUnavailableError, match="secret"):
-                await write(RemoteStore(url, identity=NODE, security=wrong, connect_seconds=0))
+            with pytest.raises(StoreRefusedError, match="secret"):
+                await write(RemoteStore(url, identity=NODE, security=wrong))
         with pytest.raises(StoreRefusedError):
             await write(RemoteStore(url, security=Security(secret=SECRET)))
 
@@ -126,15 +126,15 @@ async def test_certificates_say_who_is_a_node_and_who_serves(tmp_path: Path) -> 
     ) as url:
         await write(RemoteStore(url, identity=NODE, security=node))
         await write(RemoteStore(url, security=client))
-        other = RemoteStore(url, identity=Identity(node_id=8), security=node, connect_seconds=0)
-        with pytest.raises(StoreUnavailableError, match="certificate is for isr://c/7"):
+        other = RemoteStore(url, identity=Identity(node_id=8), security=node)
+        with pytest.raises(StoreRefusedError, match="certificate is for isr://c/7"):
             await write(other)
         # Who may serve a store may not use one: it is neither a node nor a client.
-        with pytest.raises(StoreUnavailableError, match="certificate is for isr://c/store"):
-            await write(RemoteStore(url, security=own, connect_seconds=0))
+        with pytest.raises(StoreRefusedError, match="certificate is for isr://c/store"):
+            await write(RemoteStore(url, security=own))
     async with served("tls://127.0.0.1:0", security=client) as url:
-        with pytest.raises(StoreUnavailableError, match="certificate is for isr://c/client/backup"):
-            await write(RemoteStore(url, identity=NODE, security=node, connect_seconds=0))
+        with pytest.raises(StoreRefusedError, match="certificate is for isr://c/client/backup"):
+            await write(RemoteStore(url, identity=NODE, security=node))
 
 
 async def test_nodes_over_tls_use_the_store_that_one_of_them_serves(tmp_path: Path) -> None:
