@@ -155,7 +155,7 @@ class ClusterState:
             with trio.fail_after(timeout / 2):
                 await self._read()
         except (MetadataError, wire.WireError, trio.TooSlowError) as error:
-            log.warning("planning %s from a stale view: %s", kind, str(error) or "the store is slow")
+            log.debug("planning %s from a stale view: %s", kind, str(error) or "the store is slow")
         self._step(admin_request)
         with trio.move_on_at(deadline):
             await answered.wait()
