@@ -265,7 +265,7 @@ class ConsumerSettings(ClientSettings):
     )
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
-    session_timeout_ms: int = 45_000
+    session_timeout_ms: int = 10_000
     heartbeat_interval_ms: int = 3_000
     max_poll_interval_ms: int = 300_000
 

@@ -172,7 +172,8 @@ class NodeSettings:
       protocol may request.
     group_initial_rebalance_delay_ms: how long an empty classic group waits for more members.
     group_max_size, group_consumer_max_size: maximum members of a group of the classic, or consumer, protocol.
-    group_consumer_session_timeout_ms: how long a silent member of the consumer protocol stays in its group.
+    group_consumer_session_timeout_ms: how long a silent member of the consumer protocol stays in its group. Shorter
+      than Kafka's 45,000: the partitions of a consumer that was killed wait for so long.
     group_consumer_heartbeat_interval_ms: how often such a member sends a heartbeat.
     group_consumer_assignors: the assignors that members may choose, the default one first.
     group_consumer_migration_policy: whether groups move between the protocols while they have members:
@@ -271,8 +272,8 @@ class NodeSettings:
     group_max_session_timeout_ms: int = attrs.field(default=1_800_000, validator=_positive)
     group_initial_rebalance_delay_ms: int = attrs.field(default=3000, validator=_not_negative)
     group_max_size: int = attrs.field(default=2**31 - 1, validator=_positive)
-    group_consumer_session_timeout_ms: int = attrs.field(default=45000, validator=_positive)
-    group_consumer_heartbeat_interval_ms: int = attrs.field(default=5000, validator=_positive)
+    group_consumer_session_timeout_ms: int = attrs.field(default=10_000, validator=_positive)
+    group_consumer_heartbeat_interval_ms: int = attrs.field(default=3000, validator=_positive)
     group_consumer_max_size: int = attrs.field(default=2**31 - 1, validator=_positive)
     group_consumer_assignors: tuple[str, ...] = attrs.field(
         default=tuple(ASSIGNORS), converter=_texts, validator=_assignors

@@ -13,8 +13,8 @@ from .assignors.names import SERVER_ASSIGNORS
 class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Durations in milliseconds, sizes in bytes."""
 
-    consumer_session_timeout_ms: int = 45_000
-    consumer_heartbeat_interval_ms: int = 5_000
+    consumer_session_timeout_ms: int = 10_000  # Kafka: 45,000, for which partitions of a killed member wait
+    consumer_heartbeat_interval_ms: int = 3_000  # Kafka: 5,000
     consumer_max_size: int = 2**31 - 1
     consumer_assignors: Sequence[Assignor] = SERVER_ASSIGNORS
     consumer_migration_policy: str = "bidirectional"

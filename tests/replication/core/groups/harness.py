@@ -29,11 +29,15 @@ def view(made: Mapping[str, int] | None = None, **counts: int) -> TopicsView:
     return TopicsView({name: TopicInfo(topic_id(name, again.get(name, 0)), n) for name, n in counts.items()})
 
 
+KAFKAS = GroupSettings(consumer_session_timeout_ms=45_000, consumer_heartbeat_interval_ms=5_000)
+"""Times as tests count with them."""
+
+
 class GroupHost(ShardHost):
     """One partition of `__consumer_offsets`."""
 
     def __init__(self, settings: GroupSettings | None = None, **counts: int) -> None:
-        self.settings = settings if settings is not None else GroupSettings()
+        self.settings = settings if settings is not None else KAFKAS
         super().__init__(Shard(lambda: GroupCoordinator(self.settings)), view(**(counts or {"t": 4})))
         self.lead()
 

@@ -13,7 +13,7 @@ from insync.replication.core.groups import records as r
 from insync.replication.core.groups.settings import GroupSettings
 from insync.replication.core.messages import groups as gm
 
-from .harness import GroupHost, Member, given, lists, settle, topic_id
+from .harness import KAFKAS, GroupHost, Member, given, lists, settle, topic_id
 
 T = topic_id("t")
 
@@ -299,7 +299,7 @@ def test_a_parked_heartbeat_of_a_static_member_that_is_away_changes_nothing() ->
 
 
 def test_a_parked_heartbeat_ends_when_its_member_is_fenced() -> None:
-    host = GroupHost(GroupSettings(consumer_heartbeat_interval_ms=40_000))
+    host = GroupHost(structs.replace(KAFKAS, consumer_heartbeat_interval_ms=40_000))
     one, two = Member(host, "one", rebalance_timeout_ms=20_000), Member(host, "two")
     one.beat()
     two.beat()

@@ -121,7 +121,8 @@ async def test_members_share_partitions_commit_and_leave(tmp_path: Path) -> None
 
 
 async def test_a_parked_heartbeat_is_answered_as_soon_as_there_is_news(tmp_path: Path) -> None:
-    async with cluster(tmp_path, 1, group_consumer_heartbeat_interval_ms=20_000) as (_, caller, admin):
+    slow = {"group_consumer_session_timeout_ms": 45_000, "group_consumer_heartbeat_interval_ms": 20_000}
+    async with cluster(tmp_path, 1, **slow) as (_, caller, admin):
         await admin.create_topic("t", partitions=2, replication_factor=1)
         first, second = Member(caller, "g", ["t"]), Member(caller, "g", ["t"])
         await settle(first, partitions=2)
