@@ -61,6 +61,8 @@ COMPACTED = 0.8
 """How likely a cleaner takes out a record that it may."""
 LOADS_WITHIN = 5.0
 """Seconds from the beginning of a leadership."""
+LONG_LOAD = 100
+"""Records that are left to read, two batches at a time, within so long."""
 OVERDUE = 20.0
 """After so many seconds a request has certainly been answered, or its process is gone."""
 WAITS_FOR_AN_END = 15.0
@@ -382,7 +384,7 @@ class Coordinators:
         covered(effect.start, host.disk.start)
         decode = node.broker.shards.kinds[effect.partition.topic].decode
         disk, start = host.disk, max(effect.start, host.disk.start)
-        is_slow = node.id % 2 and not cluster.calm
+        is_slow = node.id % 2 and (not cluster.calm or effect.end - effect.start < LONG_LOAD)
         found = disk.read(start, effect.end, 2 if is_slow else 20)
         entries = tuple(
             entry
