@@ -28,6 +28,7 @@ from .errors import (
 
 if TYPE_CHECKING:
     from ._format import InsyncDataSource
+    from ._lag import Lag, LagMetrics, lag
     from .executors import ExecutorLogs, LogsHandle
 
 __all__ = [
@@ -37,6 +38,9 @@ __all__ = [
     "register",
     "exactly_once",
     "check_repeatable",
+    "lag",
+    "Lag",
+    "LagMetrics",
     "InsyncDataSource",
     "FORMAT",
     "LEAST_JAVA",
@@ -65,6 +69,11 @@ def __getattr__(name: str) -> object:
         from ._format import InsyncDataSource
 
         return InsyncDataSource
+    if name in ("lag", "Lag", "LagMetrics"):
+        check_pyspark()
+        from . import _lag
+
+        return getattr(_lag, name)
     if name in ("ExecutorLogs", "LogsHandle"):
         from . import executors
 

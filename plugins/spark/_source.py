@@ -356,7 +356,7 @@ class InsyncStreamReader(Sent, DataSourceStreamReader, SupportsTriggerAvailableN
 
     @plainly
     def prepareForTriggerAvailableNow(self) -> None:
-        self._until = self._ends()
+        self._until = self._seen = self._ends()
 
     # Batches
 

@@ -43,7 +43,7 @@ def test_the_examples_run(
         producer.send_many("sales", [b"%d teapots" % n for n in range(50)], partition=1).result(30)
     names: dict[str, Any] = {"servers": servers, "folder": str(tmp_path)}
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     for block in blocks:
         patiently(partial(exec, compile(block, "spark.md", "exec"), names))
     assert names["spark"] is spark
