@@ -57,7 +57,7 @@ static inline uint64_t load64(const uint8_t *p)
     return value;
 }
 
-__attribute__((target("sse4.2"))) static const uint8_t *
+__attribute__((target("sse4.2,crc32"))) static const uint8_t *
 three_streams(uint32_t *state, const uint8_t *p, const uint8_t *end, size_t block, uint32_t table[4][256])
 {
     while ((size_t)(end - p) >= 3 * block) {
@@ -73,7 +73,7 @@ three_streams(uint32_t *state, const uint8_t *p, const uint8_t *end, size_t bloc
     return p;
 }
 
-__attribute__((target("sse4.2"))) static uint32_t with_instruction(uint32_t crc, const void *data, size_t len)
+__attribute__((target("sse4.2,crc32"))) static uint32_t with_instruction(uint32_t crc, const void *data, size_t len)
 {
     const uint8_t *p = data, *end = p + len;
     uint32_t state = ~crc;
@@ -119,7 +119,7 @@ static void set_fold_factors(void)
         set_factors(fold_lanes + (size_t)2 * lane, 48 - 16 * lane);
 }
 
-#define FOLDING __attribute__((target("avx512f,vpclmulqdq,sse4.2")))
+#define FOLDING __attribute__((target("avx512f,vpclmulqdq,sse4.2,crc32")))
 
 FOLDING static inline __m512i factors(const uint64_t of[2])
 {

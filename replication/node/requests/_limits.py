@@ -60,8 +60,8 @@ def _lists_of(made: type) -> list[tuple[str, Any]]:
 def _lists(made: type[Any]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     found = []
     for name, element in _lists_of(made):
-        within = tuple(part for part, _ in _lists_of(element)) if issubclass(element, msgspec.Struct) else ()
-        found.append((name, within))
+        is_struct = isinstance(element, type) and issubclass(element, msgspec.Struct)
+        found.append((name, tuple(part for part, _ in _lists_of(element)) if is_struct else ()))
     return tuple(found)
 
 
