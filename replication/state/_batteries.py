@@ -19,6 +19,8 @@ _NEVER = 1 << 62
 class DictMachine(StateMachine):
     """Keys and values, packed; commands are packed lists. Its digest costs the same however much there is."""
 
+    state_name = "ReplicatedDict"
+
     def __init__(self) -> None:
         self.data: dict[str | bytes, Any] = {}
         self._sum = 0
@@ -96,6 +98,8 @@ def _mark(key: str | bytes, value: Any) -> int:
 class CounterState(ReplicatedObject):
     """Named whole numbers."""
 
+    state_name = "ReplicatedCounter"
+
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
 
@@ -123,6 +127,8 @@ class CounterState(ReplicatedObject):
 
 class SetState(ReplicatedObject):
     """Texts, bytes and numbers, in the order in which they came."""
+
+    state_name = "ReplicatedSet"
 
     def __init__(self) -> None:
         self.members: dict[str | bytes | int, None] = {}
@@ -159,6 +165,8 @@ class Holding(NamedTuple):
 
 class LockState(ReplicatedObject):
     """Locks with leases. `token` grows with each new holder: what is guarded refuses a smaller one than before."""
+
+    state_name = "ReplicatedLock"
 
     def __init__(self) -> None:
         self.held: dict[str, list[Any]] = {}
@@ -209,6 +217,8 @@ class Item(NamedTuple):
 
 class QueueState(ReplicatedObject):
     """First in, first out; what is taken and not acknowledged within its lease is given out again."""
+
+    state_name = "ReplicatedQueue"
 
     def __init__(self, most_deliveries: int = 5) -> None:
         self.waiting: dict[int, list[Any]] = {}

@@ -19,11 +19,18 @@ from ..client.consumer import Consumer
 from ..client.errors import ClientError, OffsetOutOfRangeError
 from ..core.types import PartitionId
 from ..errors import again
-from ._applying import Applied, Applier
+from ._applying import Applied, Applier, differ
 from ._entries import Digest
 from ._resumable import Resumable
 from ._snapshots import Marker, Pieces, Shelf, load
-from .errors import ChangesLostError, DivergedError, SnapshotMissingError, StateClosedError, StateError
+from .errors import (
+    ChangesLostError,
+    DivergedError,
+    SnapshotMissingError,
+    StateClosedError,
+    StateError,
+    UnfitCodeError,
+)
 from .settings import StateSettings
 
 if TYPE_CHECKING:
@@ -72,6 +79,8 @@ class Copy:
         self.admin = admin
         self.applied = 0
         """Everything below this offset is in the state."""
+        self.begins_at = 0
+        """Where the log ended when this copy was restored."""
         self.restored: Marker | None = None
         self.orphans: list[str] = []
         """Snapshots that were begun and never finished."""
@@ -82,7 +91,7 @@ class Copy:
         self.on_applied: Callable[[list[Applied]], None] = lambda applied: None
         self.on_turn: Callable[[], None] = lambda: None
         self.on_restored: Callable[[], None] = lambda: None
-        self._make = make
+        self.make = make
         self._servers = servers
         self._options = options
         self._consumer = consumer
@@ -209,13 +218,14 @@ class Copy:
 
         Raises:
           SnapshotMissingError: None reaches to where the log begins.
+          UnfitCodeError: It is of a class or version that this copy's code does not know.
         """
         start = (await self._consumer.beginning_offsets([self.at]))[self.at]
-        end = (await self.admin.read_index([self.at]))[self.at]
+        self.begins_at = end = (await self.admin.read_index([self.at]))[self.at]
         found = await self._from_cache()
         if found is None or not start <= found[0].position <= end:
             found = await self._from_records(start, end)
-        self.applier = Applier(self._make(), self.topic_id)
+        self.applier = Applier(self.make(), self.topic_id)
         if found is None:
             if start > 0:
                 raise SnapshotMissingError(
@@ -289,7 +299,11 @@ class Copy:
                 continue
             count = 0
             for record in records:
-                applied = self.applier.apply(record.offset, record.timestamp_ms, record.value)
+                try:
+                    applied = self.applier.apply(record.offset, record.timestamp_ms, record.value)
+                except UnfitCodeError as error:
+                    self.stop(error)
+                    return
                 self._after_record(applied)
                 if self.error is not None:
                     return
@@ -304,7 +318,7 @@ class Copy:
         """The log begins behind this copy, which was away, or slower than snapshots are taken."""
         try:
             await self.restore(anew=True)
-        except SnapshotMissingError as error:
+        except (SnapshotMissingError, UnfitCodeError) as error:
             self.stop(error)
         except ClientError as error:
             log.warning("%s cannot be restored for now: %s", self.at, error)
@@ -327,12 +341,12 @@ class Copy:
 
     def _compare(self, told: Digest) -> None:
         mine = self.digests.get(told.offset)
-        if mine is not None and mine != told.digest:
+        if mine is not None and differ(mine, told.digest):
             self.stop(
                 DivergedError(
                     f"{self.at}: at offset {told.offset} this copy's digest is {mine.hex()} and that of copy "
-                    f"{told.copy!r} is {told.digest.hex()}: a machine does not depend on the log alone; this copy "
-                    "has stopped"
+                    f"{told.copy!r} is {told.digest.hex()}: a machine does not depend on the log alone, or its "
+                    "code was changed without a new state_version; this copy has stopped"
                 )
             )
 

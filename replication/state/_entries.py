@@ -11,9 +11,10 @@ from typing import Any
 import attrs
 
 from ._packing import PackingError, pack, unpack
+from .errors import UnknownEntryError
 
 VERSION = 1
-_OPEN, _COMMANDS, _DIGEST, _LEASE, _SNAPSHOT, _CLOSE = range(6)
+_OPEN, _COMMANDS, _DIGEST, _LEASE, _SNAPSHOT, _CLOSE, _JOIN, _CALL, _RAISE = range(9)
 LARGEST_BATCH = 1 << 16
 """Commands in one record: their index has 16 bits."""
 MOST_NAME = 256
@@ -77,7 +78,33 @@ class Snapshotted:
     chunks: int
 
 
-Entry = Open | Close | Commands | Digest | Lease | Snapshotted
+@attrs.frozen(slots=True)
+class Join:
+    """The code of a session's copy: the class's name, and its version. The first one names the topic's class."""
+
+    name: str
+    token: int
+    state: str
+    version: int
+
+
+@attrs.frozen(slots=True)
+class Call:
+    """A roll call of `copy`: each living copy joins again."""
+
+    copy: str
+
+
+@attrs.frozen(slots=True)
+class Raise:
+    """Raises the topic's version, unless a session has begun at or behind `seen`: its copy was not looked at."""
+
+    state: str
+    version: int
+    seen: int
+
+
+Entry = Open | Close | Commands | Digest | Lease | Snapshotted | Join | Call | Raise
 
 
 def encode(entry: Entry) -> bytes:
@@ -99,13 +126,22 @@ def encode(entry: Entry) -> bytes:
             return pack([VERSION, _LEASE, entry.copy, entry.lasts_ms])
         case Snapshotted():
             return pack([VERSION, _SNAPSHOT, entry.offset, entry.name, entry.chunks])
+        case Join():
+            return pack([VERSION, _JOIN, entry.name, entry.token, entry.state, entry.version])
+        case Call():
+            return pack([VERSION, _CALL, entry.copy])
+        case Raise():
+            return pack([VERSION, _RAISE, entry.state, entry.version, entry.seen])
 
 
 def decode(value: bytes | None) -> Entry | None:
-    """The entry in a record; None if it is nothing that this version knows.
+    """The entry in a record; None if it is none.
 
     Such a record changes nothing, on any copy: anybody may write to a topic, and one bad record must not end all
     copies.
+
+    Raises:
+      UnknownEntryError: An entry of a kind that only a later release knows: to pass over it would be to diverge.
     """
     if value is None:
         return None
@@ -155,6 +191,19 @@ def _checked(kind: Any, fields: list[Any]) -> Entry | None:
     if kind == _SNAPSHOT:
         offset, name, chunks = fields
         return Snapshotted(_whole(offset), _text(name), _whole(chunks))
+    if kind == _JOIN:
+        name, token, state, version = fields
+        return Join(_text(name), _whole(token), _text(state), _whole(version))
+    if kind == _CALL:
+        (copy,) = fields
+        return Call(_text(copy))
+    if kind == _RAISE:
+        state, version, seen = fields
+        return Raise(_text(state), _whole(version), _whole(seen))
+    if _whole(kind) > _RAISE:
+        raise UnknownEntryError(
+            f"the log has an entry of kind {kind}, which a later release of insync wrote: use that release"
+        )
     return None
 
 

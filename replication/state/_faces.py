@@ -147,6 +147,12 @@ class CopyFacts(ABC):
         return value
 
     @property
+    def state_version(self) -> int:
+        """The topic's version, by which this copy applies commands."""
+        value: int = self._copy.state_version
+        return value
+
+    @property
     def name(self) -> str:
         """The name of this session."""
         value: str = self._copy.name

@@ -10,6 +10,7 @@ import trio
 
 from ..client.errors import ClientError
 from ..client.producer import Producer
+from ._applying import Applier
 from ._copy import Copy
 from ._entries import Digest, Lease, Snapshotted
 from ._session import Session
@@ -19,6 +20,17 @@ from .errors import StateError
 log = logging.getLogger("insync.state")
 
 _PAUSE = 1.0
+
+
+async def chunks_of(applier: Applier) -> list[bytes]:
+    """The state as it is now."""
+    chunker = Chunker()
+    view = applier.view()
+    if view is not None:
+        await trio.to_thread.run_sync(view, chunker.write)
+    else:
+        applier.snapshot(chunker.write)
+    return chunker.end()
 
 
 class Keeper:
@@ -94,13 +106,7 @@ class Keeper:
         copy = self._copy
         applier = copy.applier
         position, commands = applier.position, applier.commands
-        chunker = Chunker()
-        view = applier.view()
-        if view is not None:
-            await trio.to_thread.run_sync(view, chunker.write)
-        else:
-            applier.snapshot(chunker.write)
-        chunks = chunker.end()
+        chunks = await chunks_of(applier)
         name = new_name(position, self._session.name[:100], os.urandom(6))
         marker = Marker(
             name, position, commands, len(chunks), sum(map(len, chunks)), checksum(chunks), copy.topic_id

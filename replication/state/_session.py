@@ -16,8 +16,14 @@ from ..client.producer.delivery import Delivery
 from ..errors import again
 from ._applying import FENCED, Answer, Applied
 from ._copy import Copy
-from ._entries import LARGEST_BATCH, MOST_NAME, Close, Commands, Entry, Open, encode
-from .errors import CommandTooLargeError, FencedError, StateClosedError, StateError
+from ._entries import LARGEST_BATCH, MOST_NAME, Close, Commands, Entry, Join, Open, encode
+from .errors import (
+    CommandTooLargeError,
+    FencedError,
+    IdempotencyConflictError,
+    StateClosedError,
+    StateError,
+)
 from .settings import StateSettings
 
 _OVERHEAD = 5
@@ -126,25 +132,38 @@ class Session:
         """Begin the session, which fences the previous holder of the name."""
         await self.send_until_applied(Open(self.name, self.nonce), lambda: self.token >= 0)
 
+    @property
+    def has_joined(self) -> bool:
+        """Whether the version of this copy's code is known since the newest roll call."""
+        known = self.copy.applier.sessions.get(self.name)
+        return known is not None and known.token == self.token and known.joined > self.copy.applier.called
+
+    async def join(self) -> None:
+        """Tell all copies the version of this one's code. Raises what `Replica.submit` raises."""
+        entry = Join(self.name, self.token, *self.copy.applier.code)
+        await self.send_until_applied(entry, lambda: self.error is not None or self.has_joined)
+        self._check()
+
     async def close(self) -> None:
         """Let the others forget the answers. The call waits for commands under way."""
         while (self._pending or self._queue) and self.error is None and self.copy.error is None:
             await self._idle.wait()
         if self.token >= 0 and self.error is None and self.copy.error is None:
-            await self._send_once(Close(self.name, self.token))
+            await self.send_once(Close(self.name, self.token))
 
     async def send_until_applied(self, entry: Entry, is_done: object) -> None:
         """Send a record that may stand in the log twice, until `is_done`."""
         assert callable(is_done)
         while not is_done():
             self.copy.check()
-            offset = await self._send_once(entry)
+            offset = await self.send_once(entry)
             if offset is None:
                 await trio.sleep(_PAUSE)
             else:
                 await self.copy.wait_until(offset + 1)
 
-    async def _send_once(self, entry: Entry) -> int | None:
+    async def send_once(self, entry: Entry) -> int | None:
+        """The offset of the record; None if it is not known to be in the log."""
         at = self.copy.at
         try:
             return (
@@ -169,12 +188,21 @@ class Session:
             if each.answer is FENCED:
                 waiting.error = self._fenced()
             else:
-                waiting.answer, waiting.end = each.answer, each.context.offset + 1
+                self._answer(waiting, each.answer, each.context.offset + 1)
             if waiting.task is not None:
                 trio.lowlevel.reschedule(waiting.task)
                 waiting.task = None
         if not applied:
             self._look_at_name()
+
+    def _answer(self, waiting: _Pending, answer: Answer, end: int) -> None:
+        waiting.answer, waiting.end = answer, end
+        key = waiting.key
+        if key is not None and self.copy.applier.conflicts(key, waiting.command):
+            waiting.error = IdempotencyConflictError(
+                f"id {key!r} of {self.copy.at} belongs to a command with other arguments, so this one was not "
+                "applied: send the same arguments, in the same form, or use another id"
+            )
 
     def _look_at_name(self) -> None:
         known = self.copy.applier.sessions.get(self.name)
@@ -194,7 +222,7 @@ class Session:
             return
         for number in [number for number in self._pending if number in known.answers]:
             waiting = self._pending.pop(number)
-            waiting.answer, waiting.end = known.answers[number], self.copy.applied
+            self._answer(waiting, known.answers[number], self.copy.applied)
             self._settle(waiting)
         self._send_all_again()
 
@@ -206,7 +234,8 @@ class Session:
 
     def _fenced(self) -> FencedError:
         return FencedError(
-            f"{self.name!r} of {self.copy.at} was opened elsewhere since; this handle is shut out"
+            f"{self.name!r} of {self.copy.at} was opened elsewhere since, or its copy was silent while the version "
+            "was raised; this handle is shut out"
         )
 
     def on_turn(self) -> None:

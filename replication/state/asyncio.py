@@ -40,6 +40,7 @@ class _Face(CopyFacts, Bridge[Any]):
     wait_until = awaited(_replica.Replica.wait_until)
     moved = awaited(_replica.Replica.moved)
     snapshot = awaited(_replica.Replica.snapshot)
+    raise_version = awaited(_replica.Replica.raise_version)
     digest = awaited_plain(_replica.Replica.digest)
 
     @asynccontextmanager
@@ -203,7 +204,7 @@ class ReplicatedElection(ElectionFacts, ReplicatedLock):
 
 
 class Replicated(_Face):
-    """See `insync.replication.state.Replicated`: `await seats.call("take", "12A", "alice")`, or as methods."""
+    """See `insync.replication.state.Replicated`."""
 
     def __init__(self, made: _handle.Replicated) -> None:
         self._made = made

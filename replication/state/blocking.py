@@ -39,6 +39,7 @@ class _Face(CopyFacts, Held[Any]):
     wait_until = blocking(_replica.Replica.wait_until)
     moved = blocking(_replica.Replica.moved)
     snapshot = blocking(_replica.Replica.snapshot)
+    raise_version = blocking(_replica.Replica.raise_version)
     digest = blocking_plain(_replica.Replica.digest)
 
     @contextmanager

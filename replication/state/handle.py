@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..client.errors import InvalidArgumentError
 from ._packing import pack, unpack
-from .objects import ObjectMachine, ReplicatedObject, methods_of, raise_answer
+from .objects import ObjectMachine, ReplicatedObject, methods_of, raise_answer, since_of
 from .replica import Replica
 from .settings import StateSettings
 
@@ -38,7 +37,9 @@ class ObjectReplica(Replica):
 
     async def command(self, method: str, *args: Any, id: str | None = None, **kwargs: Any) -> Any:
         """Call a command by its name; returns its result or raises its exception."""
-        answer = await self._submit(pack([method, args, kwargs]), id)
+        self._require(f"command {method!r}", since_of(getattr(self._cls, method, None)))
+        # In one order, as the same command under an idempotency key has the same bytes.
+        answer = await self._submit(pack([method, args, dict(sorted(kwargs.items()))]), id)
         if answer.error:
             raise_answer(answer.error, answer.data, self._cls.errors)
         return unpack(answer.data)
@@ -55,7 +56,11 @@ class CommandMethod:
         return await self._replica.command(self._name, *args, **kwargs)
 
     async def once(self, id: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the command once for this key: if any process has run one with it, return the answer to that one."""
+        """Run the command once for this key: if any process has run it with the key, return the answer to that.
+
+        Raises:
+          IdempotencyConflictError: The key belongs to a command with other arguments; this one was not applied.
+        """
         return await self._replica.command(self._name, *args, id=id, **kwargs)
 
 
@@ -76,7 +81,9 @@ class QueryMethod:
         return self.stale(*args, **kwargs)
 
     def stale(self, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self._replica.stale, self._name)(*args, **kwargs)
+        method = getattr(self._replica.stale, self._name)
+        self._replica._require(f"query {self._name!r}", since_of(method))
+        return method(*args, **kwargs)
 
 
 class Replicated(ObjectReplica):
@@ -86,10 +93,6 @@ class Replicated(ObjectReplica):
         super().__init__(make, *args, **options)
         for kind, method in (("command", CommandMethod), ("query", QueryMethod)):
             for name in methods_of(self._cls, kind):
-                if hasattr(Replica, name):
-                    raise InvalidArgumentError(
-                        f"{self._cls.__name__}.{name}: every copy has a method of that name"
-                    )
                 setattr(self, name, method(self, name))
 
     def __getattr__(self, name: str) -> Any:

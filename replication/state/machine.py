@@ -6,8 +6,11 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from hashlib import blake2b
+from typing import Any
 
 import attrs
+
+from . import _versions
 
 Write = Callable[[bytes], None]
 Read = Callable[[], bytes | None]
@@ -26,6 +29,8 @@ class Context:
     name: str
     """Name of the session of the command; empty for a command with a caller's own id."""
     seed: str = ""
+    version: int = 1
+    """The topic's version, the same on each copy; in a migration the one to which it leads."""
     _random: random.Random | None = None
 
     @property
@@ -47,7 +52,20 @@ class StateMachine(ABC):
     The result, the effect and the exception of a command must depend only on the state, the command and `Context`:
     on no clock, no other random numbers, no order of a set and nothing outside. Copies compare digests, and a copy
     that differs stops.
+
+    A new machine has the state of version 1. With `state_version = 2` the class has a method
+    `migrate_1_to_2(self)`, which runs when the topic's version is raised; until then `context.version` is 1, and
+    commands work as before.
     """
+
+    state_name: str = ""
+    """By which logs know the class; default: its name. Set it to the former name to rename a class."""
+    state_version: int = 1
+    """The version of the code. Raise it with each change of the state or of the effect of commands."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        _versions.check(cls)
 
     @abstractmethod
     def apply(self, context: Context, command: bytes) -> bytes:
@@ -60,6 +78,10 @@ class StateMachine(ABC):
     @abstractmethod
     def restore(self, read: Read) -> None:
         """Restore a written state: `read` returns the pieces in the order of writing, then None."""
+
+    def migrate(self, context: Context) -> None:
+        """Bring the state from the version before to `context.version`: calls its migration."""
+        getattr(self, _versions.migration(context.version))()
 
     def digest(self) -> bytes:
         """A few bytes that are equal for equal states; default: a hash of the snapshot, which takes as long."""

@@ -31,6 +31,7 @@ from ._applying import Answer
 from ._copy import Change, Copy
 from ._entries import MOST_NAME
 from ._keeper import Keeper
+from ._raising import RAISED, Raiser
 from ._session import Session, closed
 from .errors import StateError
 from .machine import StateMachine
@@ -101,6 +102,7 @@ class Replica:
         self._copy: Copy | None = None
         self._session: Session | None = None
         self._keeper: Keeper | None = None
+        self._raiser: Raiser | None = None
 
     async def __aenter__(self) -> Self:
         await self._stack.__aenter__()
@@ -126,7 +128,7 @@ class Replica:
         copy = Copy(self._servers, self._at, topic_id, self._make, self.settings, admin, consumer, options)
         largest = ProducerSettings().max_request_size
         session = Session(copy, producer, self.name, self.settings, largest)
-        keeper = Keeper(copy, session, producer)
+        keeper, raiser = Keeper(copy, session, producer), Raiser(copy, session)
         copy.on_applied, copy.on_turn, copy.on_restored = (
             session.on_applied,
             session.on_turn,
@@ -139,10 +141,14 @@ class Replica:
         nursery.start_soon(copy.answer_rounds)
         nursery.start_soon(session.run)
         with self._until(deadline):
+            # Code that does not fit the log stops in it, before it takes the name from a copy that does.
+            await copy.wait_until(copy.begins_at)
             await session.open()
+            stack.push_async_callback(self._close, session, copy)
+            await raiser.begin()
         nursery.start_soon(keeper.run)
-        stack.push_async_callback(self._close, session, copy)
-        self._copy, self._session, self._keeper = copy, session, keeper
+        nursery.start_soon(raiser.run)
+        self._copy, self._session, self._keeper, self._raiser = copy, session, keeper, raiser
 
     async def _persistently(self, step: Callable[[], Awaitable[T]]) -> T:
         """A step of opening, made again when a request of it had no answer in time: opening has its own limit."""
@@ -176,10 +182,11 @@ class Replica:
                 f"{counted(self._partitions, 'shard')}: keys would be looked for where they are not; "
                 "open it with as many shards as it has"
             )
-        if topic.config["cleanup_policy"] != "delete" or topic.config["retention_ms"] != -1:
+        retention = topic.config["retention_ms"]
+        if topic.config["cleanup_policy"] != "delete" or retention not in (-1, RAISED["retention_ms"]):
             raise StateError(
                 f"topic {name!r} has cleanup_policy={topic.config['cleanup_policy']} and retention_ms="
-                f"{topic.config['retention_ms']}, which lose commands: set them to delete and -1"
+                f"{retention}, which lose commands: set them to delete and -1"
             )
         if snapshots.config["cleanup_policy"] != "compact":
             raise StateError(
@@ -228,7 +235,7 @@ class Replica:
 
     # Changing
 
-    async def submit(self, command: bytes, *, id: str | None = None) -> bytes:
+    async def submit(self, command: bytes, *, id: str | None = None, since: int = 1) -> bytes:
         """Have every copy apply a command; returns its answer when this copy has applied it.
 
         The command is applied once, regardless of failures. After a cancellation its outcome is unknown.
@@ -237,13 +244,19 @@ class Replica:
           command: The argument of the machine's `apply`.
           id: The caller's own key, of at most 256 characters. Commands with the same key within
             `deduplicate_for_ms`, from any process, count as one command: each gets the answer of the first.
+          since: The topic's version from which on the machine knows the command.
 
         Raises:
           Exception: The machine's exception, if it is a built-in one; otherwise `CommandError`.
+          VersionNotRaisedError: The topic's version is below `since`.
+          IdempotencyConflictError: Another command had this id first; this one was not applied.
           FencedError: The name was opened elsewhere; the command was not applied.
           CommandTooLargeError: It does not fit into a record.
+          StateVersionError: The topic's version was raised above that of this copy's code; the command was not
+            applied.
           DivergedError, StateClosedError: This copy has stopped; the outcome of the command is unknown.
         """
+        self._require("the command", given.whole("since", since, least=1))
         answer = await self._submit(command, id)
         if answer.error:
             raise_answer(answer.error, answer.data, ())
@@ -260,6 +273,28 @@ class Replica:
         self.token = max(self.token, pending.end)
         assert pending.answer is not None
         return pending.answer
+
+    def _require(self, what: str, since: int) -> None:
+        if since > self.state_version:
+            assert self._raiser is not None
+            raise self._raiser.not_raised(what, since)
+
+    @property
+    def state_version(self) -> int:
+        """The topic's version, by which this copy applies commands: at most the `state_version` of its code."""
+        return self._open_copy().applier.version
+
+    async def raise_version(self) -> None:
+        """Raise the topic's version to that of this copy's code now, without waiting for any copy.
+
+        Copies with lower versions stop with `StateVersionError`. There is no way back.
+
+        Raises:
+          MigrationError: A migration raised an exception on a second machine; nothing has changed.
+        """
+        self._open_copy()
+        assert self._raiser is not None
+        await self._raiser.raise_now()
 
     token: int = 0
     """The log offset after the last command of this handle, for `wait_until` in another process."""

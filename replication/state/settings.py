@@ -25,7 +25,9 @@ class StateSettings:
     snapshot_every: Commands after which one of the copies writes a snapshot; then the log below the previous
       snapshot is deleted. 0: no snapshots, and the whole log is kept.
     digest_every: Commands after which all copies compare their digests; 0: never.
-    keeper_lease_ms: How long a silent copy can delay the next snapshot.
+    raise_version: Whether this copy raises the topic's version when all copies have it; False: it is left to
+      `raise_version()`.
+    keeper_lease_ms: How long a silent copy can delay the next snapshot, or the raise of the version.
     cache_dir: A folder for the last snapshot, from which the next start of this process reads it; None: no cache.
     open_timeout_ms: Time limit for opening.
     """
@@ -38,6 +40,7 @@ class StateSettings:
     deduplicate_for_ms: int = 600_000
     snapshot_every: int = 100_000
     digest_every: int = 10_000
+    raise_version: bool = True
     keeper_lease_ms: int = 30_000
     cache_dir: Path | None = None
     open_timeout_ms: int = 60_000

@@ -11,9 +11,10 @@ from contextlib import suppress
 import pytest
 
 from insync.replication import state
-from insync.replication.state import FencedError, ReplicatedObject, command, query
+from insync.replication.state import FencedError, ReplicatedObject, VersionNotRaisedError, command, query
 from insync.replication.state import asyncio as on_asyncio
 from insync.replication.state import blocking as in_threads
+from tests.replication.state.shops import ShopV2
 
 
 class Seats(ReplicatedObject):
@@ -191,3 +192,26 @@ def test_a_block_that_is_read_can_be_left_at_any_time(threaded_servers: list[str
             assert not d._held._copy._listeners
 
     asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_the_version_is_raised_from_asyncio_and_from_threads(threaded_servers: list[str]) -> None:
+    async def main() -> None:
+        async with on_asyncio.replicate(ShopV2, threaded_servers, "one", raise_version=False) as shop:
+            with pytest.raises(VersionNotRaisedError):
+                await shop.note("x")
+            with pytest.raises(VersionNotRaisedError):
+                await shop.all_notes.stale()
+            assert shop.state_version == 1
+            await shop.raise_version()
+            assert shop.state_version == 2 and await shop.note("x") == 2
+
+    asyncio.run(main())
+    with in_threads.replicate(ShopV2, threaded_servers, "two", raise_version=False) as shop:
+        with pytest.raises(VersionNotRaisedError):
+            shop.note("x")
+        with pytest.raises(VersionNotRaisedError):
+            shop.all_notes.stale()
+        assert shop.state_version == 1
+        shop.raise_version()
+        assert shop.state_version == 2 and shop.note("x") == 2

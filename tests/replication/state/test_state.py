@@ -20,6 +20,7 @@ from insync.replication.state import (
     Context,
     DivergedError,
     FencedError,
+    IdempotencyConflictError,
     LockLostError,
     PackingError,
     Replica,
@@ -321,7 +322,9 @@ async def test_a_new_process_begins_with_a_snapshot_and_the_log_below_it_is_dele
         async with ReplicatedDict.open(
             servers, "state", name="four", cache_dir=tmp_path / "four", **options
         ) as four:
-            await four.put("again", 2, id="key")
+            await four.put("again", 1, id="key")
+            with pytest.raises(IdempotencyConflictError, match=r"'key'.*other arguments"):
+                await four.put("again", 2, id="key")
             assert await four.get("again") == 1
             await four.snapshot()
             assert list((tmp_path / "four").iterdir())

@@ -1,0 +1,269 @@
+"""Changed code on real nodes: all stopped and started, or one process after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from insync.replication import Admin, Producer
+from insync.replication.state import (
+    DivergedError,
+    FencedError,
+    IdempotencyConflictError,
+    MigrationError,
+    Replica,
+    Replicated,
+    ReplicatedCounter,
+    ReplicatedDict,
+    ReplicatedObject,
+    StateVersionError,
+    VersionNotRaisedError,
+    WrongStateClassError,
+    command,
+    replicate,
+)
+from insync.replication.state._entries import Open, encode
+from insync.replication.state._raising import RAISED
+from insync.replication.state._session import Session
+from tests.replication.state.shops import BrokenShop, ShopV1, ShopV2, ShopV3, Sum, SumAndCount
+
+OPTIONS: dict[str, Any] = {"digest_every": 5, "keeper_lease_ms": 1000}
+
+
+def shop(servers: list[str], cls: type[ReplicatedObject], name: str, **options: Any) -> Replicated:
+    return replicate(cls, servers, "shop", name=name, **OPTIONS | options)
+
+
+async def until_version(handle: Replica, version: int) -> None:
+    with trio.fail_after(60):
+        while handle.state_version < version:
+            await handle.moved()
+
+
+async def test_all_stop_and_start_with_a_new_field(servers: list[str]) -> None:
+    async with shop(servers, ShopV1, "one") as one:
+        for number in range(12):
+            await one.stock("pot", number)
+        assert one.state_version == 1
+    async with shop(servers, ShopV2, "one") as one, shop(servers, ShopV2, "two") as two:
+        assert one.state_version == two.state_version == 2, "nobody with older code is there"
+        assert await one.note("x") == 2
+        assert await two.all_notes() == ["raised with 66", "x"]
+        for number in range(12):
+            await two.stock("pot", number + 1)
+        with pytest.raises(ValueError, match="cannot be stocked"):
+            await one.stock("pot", 0)
+        await one.read()
+        await two.read()
+        assert one.digest() == two.digest()
+        await two.snapshot()
+    with pytest.raises(StateVersionError, match=r"version 2 of 'Shop'.*version 1: run code") as found:
+        async with shop(servers, ShopV1, "one"):
+            pass
+    assert (found.value.topic_version, found.value.code_version) == (2, 1)
+    async with shop(servers, ShopV3, "one") as one:
+        assert one.restored_from > 0 and one.state_version == 3
+        assert sorted(await one.all_notes()) == ["raised with 66", "x"] and await one.count("pot") == 144
+
+
+async def test_old_and_new_stand_side_by_side_until_the_last_old_one_leaves(servers: list[str]) -> None:
+    async with shop(servers, ShopV1, "old") as old:
+        async with shop(servers, ShopV1, "older") as older:
+            await older.stock("pot", 5)
+            async with shop(servers, ShopV2, "new") as new:
+                with pytest.raises(
+                    VersionNotRaisedError, match=r"'note' needs version 2.*has version 1.*'old'"
+                ):
+                    await new.note("early")
+                with pytest.raises(VersionNotRaisedError) as found:
+                    await new.all_notes()
+                assert found.value.waits_for == {"old": 1, "older": 1}
+                assert (found.value.needed, found.value.topic_version) == (2, 1) and found.value.retriable
+                for number in range(6):
+                    await new.stock("pot", -number)
+                assert await old.count("pot") == await new.count("pot") == -10
+            # Back to the old code, under the same name.
+            async with shop(servers, ShopV1, "new") as new:
+                assert await new.stock("pot", 10) == 0
+        async with shop(servers, ShopV2, "new") as new, shop(servers, ShopV2, "older") as other:
+            assert new.state_version == 1
+            async with shop(servers, ShopV2, "old") as last:
+                # The name of the last old copy has been opened with new code.
+                assert last.state_version == 2
+                await until_version(new, 2)
+                assert await other.note("now") == await new.note("now") - 1
+                with pytest.raises(StateVersionError):
+                    await old.count("pot")
+                with pytest.raises(StateVersionError):
+                    await old.stock("pot", 1)
+                for each in (new, other, last):
+                    await each.read()
+                assert new.digest() == other.digest() == last.digest()
+
+
+class Silent(Session):
+    """Of a process that is paused: it answers nothing until it is told to go on."""
+
+    async def join(self) -> None:
+        if self.token >= 0 and self.copy.applier.called >= 0:
+            await trio.sleep_forever()
+        await super().join()
+
+
+async def test_a_copy_that_answers_no_roll_call_is_gone_and_stops_when_it_comes_back(
+    servers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("insync.replication.state.replica.Session", Silent)
+    async with shop(servers, ShopV1, "paused") as paused:
+        monkeypatch.undo()
+        await paused.stock("pot", 5)
+        assert paused._copy is not None
+        async with shop(servers, ShopV2, "new") as new:
+            assert new.state_version == 1, "it may answer"
+            paused._copy._consumer.pause()
+            await until_version(new, 2)
+            await new.note("while it was away")
+            assert paused.stale.left == {"pot": 5}  # type: ignore[attr-defined]
+            paused._copy._consumer.resume()
+            with pytest.raises((StateVersionError, FencedError)):
+                await paused.stock("pot", 7)
+            with trio.fail_after(60), pytest.raises(StateVersionError, match="state_version = 2"):
+                while True:
+                    await paused.read()
+            assert await new.count("pot") == 5
+
+
+async def test_a_copy_that_answers_stays_in_the_way_and_the_operator_may_raise_nevertheless(
+    servers: list[str],
+) -> None:
+    async with shop(servers, ShopV1, "old") as old, shop(servers, ShopV2, "new") as new:
+        assert new._copy is not None
+        called: set[int] = set()
+        with trio.fail_after(60):
+            while len(called) < 3:
+                called.add(new._copy.applier.called)
+                await new.moved()
+        assert new.state_version == 1 and await old.stock("pot", 1) == 1
+        await new.raise_version()
+        await new.raise_version()
+        assert await new.note("x") == 2
+        with pytest.raises(StateVersionError):
+            await old.stock("pot", 1)
+
+
+async def test_the_raise_can_be_left_to_the_operator(servers: list[str]) -> None:
+    async with shop(servers, ShopV2, "new", raise_version=False) as new:
+        with pytest.raises(VersionNotRaisedError, match=r"call raise_version\(\)"):
+            await new.note("x")
+        async with shop(servers, ShopV1, "old") as old:
+            await old.stock("pot", 1)
+        await new.raise_version()
+        assert await new.all_notes() == ["raised with 1"]
+
+
+async def test_a_migration_that_fails_is_tried_elsewhere_first_and_stops_nobody(servers: list[str]) -> None:
+    async with shop(servers, BrokenShop, "broken") as broken:
+        assert broken.state_version == 1 and await broken.stock("pot", 1) == 1
+        with pytest.raises(VersionNotRaisedError, match=r"migrate_1_to_2 .*KeyError"):
+            await broken.note("x")
+        with pytest.raises(MigrationError):
+            await broken.raise_version()
+        async with shop(servers, ShopV1, "old") as old:
+            assert await old.count("pot") == 1
+    async with shop(servers, ShopV2, "right") as right:
+        assert await right.note("x") == 2
+
+
+async def test_a_state_machine_is_changed_like_an_object(servers: list[str]) -> None:
+    async with Replica(servers, "sum", Sum, name="old") as old:
+        await old.submit(b"\x05")
+        async with Replica(servers, "sum", SumAndCount, name="new") as new:
+            with pytest.raises(VersionNotRaisedError, match="the command needs version 2"):
+                await new.submit(b"\x05", since=2)
+    async with Replica(servers, "sum", SumAndCount, name="new") as new:
+        await new.submit(b"\x06", since=2)
+        assert new.machine.state == [11, 1]  # type: ignore[attr-defined]
+
+
+async def test_another_class_is_refused_and_takes_no_name_from_a_copy_that_fits(servers: list[str]) -> None:
+    async with ReplicatedCounter.open(servers, "state", name="one") as one:
+        await one.add("x", 1)
+        with pytest.raises(WrongStateClassError, match=r"'ReplicatedCounter'.*'ReplicatedDict'"):
+            async with ReplicatedDict.open(servers, "state", name="one"):
+                pass
+        assert await one.add("x", 1) == 2
+        await one.snapshot()
+        with pytest.raises(WrongStateClassError):
+            async with ReplicatedDict.open(servers, "state", name="one"):
+                pass
+        assert await one.add("x", 1) == 3
+
+
+async def test_a_renamed_class_keeps_its_name_in_the_log(servers: list[str]) -> None:
+    class Shops(ReplicatedObject):
+        def __init__(self) -> None:
+            self.open = 0
+
+        @command
+        def add(self) -> int:
+            self.open += 1
+            return self.open
+
+    class Stores(Shops):
+        state_name = "Shops"
+
+    async with replicate(Shops, servers, "shops") as one:
+        await one.add()
+    async with replicate(Stores, servers, "shops") as one:
+        assert await one.add() == 2
+
+
+async def test_a_release_without_versions_cannot_open_a_topic_that_was_raised(servers: list[str]) -> None:
+    async with shop(servers, ShopV1, "one"), Admin(servers) as admin:
+        assert (await admin.describe_config("shop"))["retention_ms"] == -1
+    async with shop(servers, ShopV2, "one"), Admin(servers) as admin:
+        assert (await admin.describe_config("shop"))["retention_ms"] == RAISED["retention_ms"]
+
+
+async def test_a_copy_that_told_no_version_is_in_the_way_until_its_name_is_opened_again(
+    servers: list[str],
+) -> None:
+    """So does one of a release without versions, which answers no roll call."""
+    async with shop(servers, ShopV1, "one"), Producer(servers) as producer:
+        await producer.send_and_wait("shop", encode(Open("before", b"its nonce")), partition=0)
+    async with shop(servers, ShopV2, "new") as new:
+        assert new.state_version == 1
+        with pytest.raises(VersionNotRaisedError, match=r"'before' \(untold\)") as found:
+            await new.note("x")
+        assert found.value.waits_for == {"before": 0}
+        async with shop(servers, ShopV2, "before") as before:
+            assert await before.note("x") == 2
+
+
+async def test_a_field_that_came_without_a_version_is_found_by_digests(servers: list[str]) -> None:
+    class Careless(ShopV1):
+        def __init__(self) -> None:
+            super().__init__()
+            self.extra = 0
+
+    async with shop(servers, ShopV1, "one") as one:
+        for number in range(12):
+            await one.stock("pot", number)
+    with trio.fail_after(60), pytest.raises(DivergedError, match="without a new state_version"):
+        async with shop(servers, Careless, "one") as one:
+            while True:
+                await one.stock("pot", 1)
+
+
+async def test_other_arguments_under_a_key_are_a_conflict_at_every_process(servers: list[str]) -> None:
+    async with shop(servers, ShopV1, "one") as one, shop(servers, ShopV1, "two") as two:
+        assert await one.stock.once("key", "pot", count=3) == 3
+        assert await two.stock.once("key", "pot", count=3) == 3
+        for other in (("pot", 4), ("pan", 3)):
+            with pytest.raises(IdempotencyConflictError, match=r"'key'.*other arguments"):
+                await two.stock.once("key", *other)
+        assert await one.stock.once("keys", count=1, item="pan") == 1
+        assert await two.stock.once("keys", item="pan", count=1) == 1
+        assert await two.count("pot") == 3
