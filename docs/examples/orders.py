@@ -25,7 +25,7 @@ from starlette.routing import Route
 from insync.replication import NodeSettings
 from insync.replication.asyncio import Admin, Node
 from insync.replication.client import ClientError
-from insync.replication.state import ReplicatedObject, command, query
+from insync.replication.state import IdempotencyConflictError, ReplicatedObject, command, query
 from insync.replication.state.asyncio import replicate
 
 NODES = 3
@@ -78,6 +78,8 @@ async def place(request: Request) -> Response:
             number = await orders.place.once(key, body["item"], body["count"], body.get("note", ""))
     except SoldOutError as error:
         return JSONResponse({"error": "sold out", "left": error.args[1]}, status_code=409)
+    except IdempotencyConflictError as error:
+        return JSONResponse({"error": str(error)}, status_code=422)
     except ClientError as error:
         # Nobody knows whether it was done: the client asks again, with the same key, here or elsewhere.
         return JSONResponse({"error": str(error)}, status_code=503)
@@ -86,7 +88,10 @@ async def place(request: Request) -> Response:
 
 async def stock(request: Request) -> Response:
     body, orders = await request.json(), request.app.state.orders
-    left = await orders.stock.once(request.headers["idempotency-key"], body["item"], body["count"])
+    try:
+        left = await orders.stock.once(request.headers["idempotency-key"], body["item"], body["count"])
+    except IdempotencyConflictError as error:
+        return JSONResponse({"error": str(error)}, status_code=422)
     return JSONResponse({"left": left})
 
 

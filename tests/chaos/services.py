@@ -204,6 +204,10 @@ async def _orders(processes: list[Process], seconds: float, seed: int, rate: flo
     await load.offered.schedule(rate / 2, faults.done, load.place)
     counts = await faults
     told = load.offered.told()
+    # A key that is taken, and another order or delivery under it.
+    for path, key in (("/stock", "stock"), ("/orders", next(iter(load.done)))):
+        answer = await load.until_told("POST", path, {"item": "seat", "count": 2}, key, time.monotonic())
+        assert answer is not None and answer[0] == 422, answer
     states = [await load_state(each.line) for each in processes]
     # Nobody writes any more; only what copies tell each other may still come.
     deadline = time.monotonic() + 60
