@@ -82,7 +82,7 @@ def test_the_page_tells_every_setting_and_its_default() -> None:
     )
     settings = StateSettings()
     assert set(told) == {field.name for field in attrs.fields(StateSettings)}
-    words = {"create": "true", "batch_bytes": "256 KiB", "cache_dir": "none"}
+    words = {"create": "true", "raise_version": "true", "batch_bytes": "256 KiB", "cache_dir": "none"}
     words["replication_factor"] = "3, or as many as there are nodes"
     for name, default in told.items():
         assert default == words.get(name, str(getattr(settings, name))), name

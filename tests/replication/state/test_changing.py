@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from insync.replication.state import (
     VersionNotRaisedError,
     WrongStateClassError,
     command,
+    query,
     replicate,
 )
 from insync.replication.state._entries import Open, encode
@@ -29,6 +32,7 @@ from insync.replication.state._raising import RAISED
 from insync.replication.state._session import Session
 from tests.replication.state.shops import BrokenShop, ShopV1, ShopV2, ShopV3, Sum, SumAndCount
 
+PAGE = Path(__file__).parents[3] / "docs" / "replicated-state.md"
 OPTIONS: dict[str, Any] = {"digest_every": 5, "keeper_lease_ms": 1000}
 
 
@@ -267,3 +271,29 @@ async def test_other_arguments_under_a_key_are_a_conflict_at_every_process(serve
         assert await one.stock.once("keys", count=1, item="pan") == 1
         assert await two.stock.once("keys", item="pan", count=1) == 1
         assert await two.count("pot") == 3
+
+
+async def test_the_example_of_the_page(servers: list[str]) -> None:
+    section = PAGE.read_text("utf-8").split("## Changing the code")[1].split("\n## ")[0]
+    codes = re.findall(r"```python\n# version (\d)\n(.*?)```", section, re.S)
+    assert [number for number, _ in codes] == ["1", "2"]
+    classes: list[type[ReplicatedObject]] = []
+    for _, code in codes:
+        names = {"ReplicatedObject": ReplicatedObject, "command": command, "query": query}
+        exec(code, names)
+        classes.append(names["Orders"])
+    former, latter = classes
+    async with replicate(former, servers, "orders", name="old") as old:
+        assert await old.stock("pot", 3) == 3
+        async with replicate(latter, servers, "orders", name="new") as new:
+            assert await new.stock("pot", -1) == 2
+            with pytest.raises(VersionNotRaisedError):
+                await new.price("pot", 150)
+            with pytest.raises(VersionNotRaisedError):
+                await new.price_of("pot")
+    async with replicate(latter, servers, "orders", name="new") as new:
+        assert await new.price_of("pot") == 100
+        await new.price("pot", 150)
+        assert await new.price_of("pot") == 150 and await new.count("pot") == 2
+        with pytest.raises(ValueError, match="-1 cannot be stocked"):
+            await new.stock("pot", -1)
