@@ -20,6 +20,7 @@ from insync.replication.state import (
     ReplicatedCounter,
     ReplicatedDict,
     ReplicatedObject,
+    StateClosedError,
     StateVersionError,
     VersionNotRaisedError,
     WrongStateClassError,
@@ -28,7 +29,7 @@ from insync.replication.state import (
     replicate,
 )
 from insync.replication.state._entries import Open, encode
-from insync.replication.state._raising import RAISED
+from insync.replication.state._raising import RAISED, Raiser
 from insync.replication.state._session import Session
 from tests.replication.state.shops import BrokenShop, ShopV1, ShopV2, ShopV3, Sum, SumAndCount
 
@@ -116,9 +117,11 @@ class Silent(Session):
         await super().join()
 
 
+@pytest.mark.parametrize("has_log", [True, False])
 async def test_a_copy_that_answers_no_roll_call_is_gone_and_stops_when_it_comes_back(
-    servers: list[str], monkeypatch: pytest.MonkeyPatch
+    servers: list[str], monkeypatch: pytest.MonkeyPatch, has_log: bool
 ) -> None:
+    """It meets the raise in the log, or, where that is deleted, a snapshot of the new version."""
     monkeypatch.setattr("insync.replication.state.replica.Session", Silent)
     async with shop(servers, ShopV1, "paused") as paused:
         monkeypatch.undo()
@@ -129,6 +132,8 @@ async def test_a_copy_that_answers_no_roll_call_is_gone_and_stops_when_it_comes_
             paused._copy._consumer.pause()
             await until_version(new, 2)
             await new.note("while it was away")
+            for _ in range(0 if has_log else 2):
+                await new.snapshot()
             assert paused.stale.left == {"pot": 5}  # type: ignore[attr-defined]
             paused._copy._consumer.resume()
             with pytest.raises((StateVersionError, FencedError)):
@@ -137,6 +142,20 @@ async def test_a_copy_that_answers_no_roll_call_is_gone_and_stops_when_it_comes_
                 while True:
                     await paused.read()
             assert await new.count("pot") == 5
+
+
+async def test_a_copy_that_could_not_open_is_in_nobodys_way(
+    servers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(self: Raiser) -> None:
+        raise StateClosedError("as the test wants")
+
+    with monkeypatch.context() as patched, pytest.raises(StateClosedError, match="as the test wants"):
+        patched.setattr(Raiser, "begin", fails)
+        async with shop(servers, ShopV1, "old"):
+            pass
+    async with shop(servers, ShopV2, "new") as new:
+        assert new.state_version == 2
 
 
 async def test_a_copy_that_answers_stays_in_the_way_and_the_operator_may_raise_nevertheless(

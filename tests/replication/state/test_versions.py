@@ -23,7 +23,7 @@ from insync.replication.state import asyncio as for_asyncio
 from insync.replication.state import blocking as for_threads
 from insync.replication.state import handle as for_trio
 from insync.replication.state._applying import FENCED, Applier, differ
-from insync.replication.state._entries import Close, Commands, Entry, Join, Lease, Open, Raise, encode
+from insync.replication.state._entries import Call, Close, Commands, Entry, Join, Lease, Open, Raise, encode
 from insync.replication.state._packing import pack, unpack
 from insync.replication.state._snapshots import Chunker, Pieces
 from insync.replication.state.objects import TAKEN
@@ -185,6 +185,28 @@ def test_steps_run_one_after_the_other_and_each_knows_where_it_leads() -> None:
     assert shop(new) == {"left": {}, "noted": {"raised with 0": 3, "x": 1}} and new.version == 3
     again = restored(new, ShopV3)
     assert again.digest() == new.digest() and (again.version, again.state_name) == (3, "Shop")
+
+
+def test_a_snapshot_keeps_the_versions_of_copies_and_the_roll_call() -> None:
+    log, one = Log(), copy(ShopV2)
+    log.open("a", 1)
+    log.open("b", 2)
+    called = log.add(Call("b"))
+    log.open("c", 2)
+    log.read(one)
+    again = restored(one, ShopV2)
+    assert again.sessions == one.sessions and again.called == one.called == called
+    assert {name: each.version for name, each in again.sessions.items()} == {"a": 1, "b": 2, "c": 2}
+    assert [name for name, each in again.sessions.items() if each.joined > called] == ["c"]
+
+
+def test_the_time_of_a_raise_is_not_after_that_of_the_next_command() -> None:
+    log, one = Log(), copy(ShopV2)
+    token = log.open("a", 2)
+    log.read(one)
+    one.apply(2, 5000, encode(Raise("Shop", 2, 2)))
+    (applied,) = one.apply(3, 7, encode(Commands("a", token, 0, 0, [pack(["stock", ["pot", 1], {}])])))
+    assert applied.context.timestamp_ms == 5000 and applied.context.version == 2
 
 
 def test_a_raise_changes_nothing_where_a_copy_has_come_that_its_writer_did_not_see() -> None:
