@@ -109,6 +109,7 @@ class Raiser:
 
     async def raise_now(self) -> None:
         """See `Replica.raise_version`."""
+        await self._session.join()
         while self._copy.applier.version < self._copy.applier.code[1]:
             await self._prepare()
             await self._raise()
@@ -118,7 +119,13 @@ class Raiser:
         copy = self._copy
         chunks = await chunks_of(copy.applier)
         second = Applier(copy.make(), copy.topic_id)
-        second.restore(Pieces(chunks).read)
+        try:
+            second.restore(Pieces(chunks).read)
+        except Exception as error:
+            raise MigrationError(
+                f"the migration to version {second.code[1]} cannot be tried, as restoring the state raised "
+                f"{error!r:.200}: correct the state machine, and start this copy again"
+            ) from error
         second.migrate(second.code[1], second.position, second.clock_ms)
         if copy.applier.version == 1:
             await copy.admin.alter_config(copy.at.topic, RAISED)

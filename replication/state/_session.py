@@ -139,7 +139,7 @@ class Session:
         return known is not None and known.token == self.token and known.joined > self.copy.applier.called
 
     async def join(self) -> None:
-        """Tell all copies the version of this one's code. Raises what `Replica.submit` raises."""
+        """Tell all copies the version of this one's code, unless they know it; raises as `submit` does."""
         entry = Join(self.name, self.token, *self.copy.applier.code)
         await self.send_until_applied(entry, lambda: self.error is not None or self.has_joined)
         self._check()

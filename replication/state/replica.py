@@ -291,6 +291,7 @@ class Replica:
 
         Raises:
           MigrationError: A migration raised an exception on a second machine; nothing has changed.
+          FencedError: The name was opened elsewhere; nothing has changed.
         """
         self._open_copy()
         assert self._raiser is not None

@@ -199,6 +199,19 @@ async def test_a_migration_that_fails_is_tried_elsewhere_first_and_stops_nobody(
         assert await right.note("x") == 2
 
 
+class Unrestorable(ShopV2):
+    def set_state(self, state: dict[str, Any]) -> None:
+        raise LookupError("not mine")
+
+
+async def test_a_state_that_cannot_be_restored_stops_the_raise_and_nobody(servers: list[str]) -> None:
+    async with shop(servers, Unrestorable, "one") as one:
+        assert one.state_version == 1 and await one.stock("pot", 1) == 1
+        with pytest.raises(MigrationError, match=r"version 2 .*LookupError\('not mine'\)"):
+            await one.raise_version()
+        assert await one.stock("pot", 1) == 2
+
+
 async def test_a_state_machine_is_changed_like_an_object(servers: list[str]) -> None:
     async with Replica(servers, "sum", Sum, name="old") as old:
         await old.submit(b"\x05")
@@ -316,3 +329,14 @@ async def test_the_example_of_the_page(servers: list[str]) -> None:
         assert await new.price_of("pot") == 150 and await new.count("pot") == 2
         with pytest.raises(ValueError, match="-1 cannot be stocked"):
             await new.stock("pot", -1)
+
+
+async def test_a_handle_that_was_replaced_raises_nothing(servers: list[str]) -> None:
+    async with (
+        shop(servers, ShopV1, "old") as old,
+        shop(servers, ShopV2, "new", raise_version=False) as new,
+        shop(servers, ShopV2, "new", raise_version=False) as newer,
+    ):
+        with pytest.raises(FencedError):
+            await new.raise_version()
+        assert await old.stock("pot", 1) == 1 and newer.state_version == 1
