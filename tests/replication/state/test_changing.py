@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from insync.replication import Admin, Producer
+from insync.replication import Admin, Consumer, Producer
 from insync.replication.state import (
     DivergedError,
     FencedError,
@@ -28,7 +28,7 @@ from insync.replication.state import (
     query,
     replicate,
 )
-from insync.replication.state._entries import Open, encode
+from insync.replication.state._entries import Digest, Open, Raise, decode, encode
 from insync.replication.state._raising import RAISED, Raiser
 from insync.replication.state._session import Session
 from tests.replication.state.shops import BrokenShop, ShopV1, ShopV2, ShopV3, Sum, SumAndCount
@@ -340,3 +340,27 @@ async def test_a_handle_that_was_replaced_raises_nothing(servers: list[str]) -> 
         with pytest.raises(FencedError):
             await new.raise_version()
         assert await old.stock("pot", 1) == 1 and newer.state_version == 1
+
+
+async def test_a_copy_of_a_release_without_versions_meets_a_digest_that_differs_behind_the_raise(
+    servers: list[str],
+) -> None:
+    """It passes over the raise itself. Copies that know versions do not compare digests of different ones."""
+    options: dict[str, Any] = {"raise_version": False}
+    async with shop(servers, ShopV2, "one", **options) as one, shop(servers, ShopV2, "two", **options) as two:
+        for number in range(12):
+            await one.stock("pot", number)
+        assert one._copy is not None
+        mine = dict(one._copy.digests)
+        await one.raise_version()
+        end = await two.read()
+        async with Consumer(servers, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("shop", 0)])
+            entries: list[object] = []
+            while (consumer.position(("shop", 0)) or 0) < end:
+                entries += [decode(record.value) for record in await consumer.poll(500)]
+        behind = entries[[isinstance(each, Raise) for each in entries].index(True) :]
+        told = [each for each in behind if isinstance(each, Digest) and each.digest[16:]]
+        assert [each.offset for each in told] == [max(mine)]
+        assert told[0].digest != mine[told[0].offset]
+        assert await two.note("it goes on") == 2
