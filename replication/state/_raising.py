@@ -133,6 +133,7 @@ class Raiser:
     async def _raise(self) -> None:
         """Close the sessions of lower versions, and raise the version unless another copy has come meanwhile."""
         copy, seen = self._copy, self._copy.applier.position
+        at = max(copy.digests, default=None) if copy.applier.version == 1 else None
         for name, known in self._behind().items():
             await self._session.send_until_applied(
                 Close(name, known.token), partial(self._is_closed, name, known.token)
@@ -140,10 +141,10 @@ class Raiser:
         offset = await self._session.send_once(Raise(*copy.applier.code, seen))
         if offset is not None:
             await copy.wait_until(offset + 1)
-        if copy.applier.version > 1 and copy.digests:
+        if copy.applier.version > 1 and at is not None:
             # A copy of a release without versions passes over the raise, and is stopped by a digest that differs.
-            told = Digest(max(copy.digests), copy.applier.digest(), self._session.copy_name)
-            await self._session.send_once(told)
+            # Others do not compare it: at an offset of before the raise theirs is of version 1.
+            await self._session.send_once(Digest(at, copy.applier.digest(), self._session.copy_name))
 
     def _is_closed(self, name: str, token: int) -> bool:
         known = self._copy.applier.sessions.get(name)

@@ -11,7 +11,7 @@ import trio.testing
 from insync.replication.state import IdempotencyConflictError, StateSettings
 from insync.replication.state._applying import Applier
 from insync.replication.state._copy import Copy
-from insync.replication.state._entries import Call, Close, Commands, Entry, Join, Open, encode
+from insync.replication.state._entries import Call, Close, Commands, Digest, Entry, Join, Open, Raise, encode
 from insync.replication.state._raising import Raiser
 from insync.replication.state._session import Session
 from tests.replication.state.shops import SumAndCount
@@ -100,3 +100,26 @@ async def test_a_conflict_that_stands_in_a_snapshot_is_told_like_any_other() -> 
         copy.applier = restored
         session.on_restored()
         await trio.sleep_forever()
+
+
+async def test_the_digest_behind_a_raise_is_for_an_offset_of_before_it() -> None:
+    """Two copies raise at the same time, and a digest of the new version came between: it is no other one's."""
+    one, copy, _ = raiser()
+    copy.digests = {1: copy.applier.digest()}
+    told: list[Digest] = []
+
+    async def send_once(entry: Entry) -> int:
+        if isinstance(entry, Digest):
+            told.append(entry)
+        elif isinstance(entry, Raise):
+            take(copy, entry)
+            copy.digests[copy.applier.position] = copy.applier.digest()
+        offset = take(copy, entry)
+        copy._advance(offset + 1)
+        return offset
+
+    one._session.send_once = send_once  # type: ignore[method-assign]
+    await one._raise()
+    assert copy.applier.version == 2 and [each.offset for each in told] == [1]
+    await one._raise()
+    assert len(told) == 1, "copies of version 2 know versions"
