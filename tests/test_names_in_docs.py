@@ -34,6 +34,7 @@ _FOLDERS = (
     "transport",
     "csrc",
     "tests",
+    ".ci",
     "docs/examples",
     "docs/monitoring",
 )
