@@ -110,6 +110,26 @@ def store(
 
 
 @app.command
+def ddl(url: str) -> int:
+    """Print the statements that make a metadata store in a database, for an administrator to run.
+
+    Nodes need it where their role may not make a schema. The role that the URL names is given what it needs.
+
+    Example: `insync store ddl 'postgresql://insync@db1/shop?namespace=orders' | psql -h db1 -U admin shop`
+
+    Parameters
+    ----------
+    url
+        URL of the store, as the nodes have it.
+    """
+    from ..metadata import open_store
+
+    for line in open_store(url).ddl().splitlines():
+        say(line)
+    return 0
+
+
+@app.command
 def evidence(*folders: Path) -> int:
     """Print what log directories of stopped nodes know, for `insync store repair` on another machine.
 

@@ -149,6 +149,15 @@ class MetadataStore(ABC):
         """
         raise StoreUnsupportedError(f"{type(self).__name__} cannot raise its revision")
 
+    def ddl(self) -> str:
+        """The statements that an administrator runs to make the store, where its users may not.
+
+        Of a handle that was not entered, too. Raises `StoreUnsupportedError`: the store is made in another way.
+        """
+        raise StoreUnsupportedError(
+            f"{type(self).__name__} is made without statements, when it is first opened"
+        )
+
     @abstractmethod
     async def open_session(self, timeout_ms: int) -> Session:
         """Open a session that ends `timeout_ms` after its last renewal."""

@@ -378,6 +378,9 @@ class GuardedStore(MetadataStore):
     async def raise_revision(self, floor: int, *, store_id: str | None = None) -> int:
         return await self._ask("raise_revision", lambda inner: inner.raise_revision(floor, store_id=store_id))
 
+    def ddl(self) -> str:
+        return self.inner.ddl()
+
     async def open_session(self, timeout_ms: int) -> GuardedSession:
         check_timeout(timeout_ms)
         self._open()
