@@ -30,6 +30,8 @@ _OF_THE_STARTER = (
     "INSYNC_TLS_",
     "INSYNC_TRACEBACK",
     "INSYNC_ZOOKEEPER_",
+    "PGPASS",
+    "PGUSER",
 )
 for name in [each for each in os.environ if each.startswith(_OF_THE_STARTER)]:
     del os.environ[name]
