@@ -1,4 +1,4 @@
-"""`python -m tests.chaos --seconds S --seed N --transport tcp|tls|shm --store sqlite|zookeeper|remote --json`.
+"""`python -m tests.chaos --seconds S --seed N --transport tcp|tls|shm --store STORE --json`: faults, by a seed.
 
 With `--kafka`: Kafka's clients for Java and C write and read. With `--groups`: consumer groups. With
 `--transactions`: consume, transform and produce in transactions. With `--state`: clients of replicated state. With
@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from .defects import DEFECTS
 from .faults import FAULTS
@@ -23,7 +23,7 @@ from .flips.plan import FlipPlan, timed_flips
 from .groups import FAULT_NAMES, timed_groups
 from .kafka_clients import KafkaRun
 from .power.rounds import PowerPlan, timed_rounds
-from .run import Injected, Plan, Report, Run, say, timed
+from .run import Injected, Plan, Report, Run, StoreKind, say, timed
 from .state import CLIENT_FAULTS, StateRun
 from .transactions import FAULT_NAMES as OF_TRANSACTIONS
 from .transactions import timed_transactions
@@ -95,7 +95,7 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--transport", choices=["tcp", "tls", "shm"], default="tcp")
-    parser.add_argument("--store", choices=["sqlite", "zookeeper", "remote"], default="sqlite")
+    parser.add_argument("--store", choices=get_args(StoreKind), default="sqlite")
     parser.add_argument("--nodes", type=int, choices=[3, 4, 5], default=3)
     parser.add_argument(
         "--only",

@@ -29,10 +29,10 @@ from .members import LAG_MS, PORT, STALL_MS, Member
 from .network import OURS, CannotIsolateError, Network, network
 from .replica_files import read_node
 from .scene import Fault, Scene
-from .stores import RemoteRunStore, RunStore, SqliteRunStore, ZookeeperRunStore
+from .stores import PostgresqlRunStore, RemoteRunStore, RunStore, SqliteRunStore, ZookeeperRunStore
 
 Transport = Literal["tcp", "tls", "shm"]
-StoreKind = Literal["sqlite", "zookeeper", "remote"]
+StoreKind = Literal["sqlite", "zookeeper", "remote", "postgresql"]
 HEAL_SECONDS = 90
 _WARM = 2_000
 _REPLICAS = 3
@@ -193,6 +193,8 @@ class Run:
         address = net.address(OURS) if net is not None else "127.0.0.1"
         if self.plan.store == "zookeeper":
             return ZookeeperRunStore(self.folder, address)
+        if self.plan.store == "postgresql":
+            return PostgresqlRunStore(address)
         if self.plan.store == "remote":
             return RemoteRunStore(self.folder, address, {**os.environ, **environment})
         return SqliteRunStore(self.folder)

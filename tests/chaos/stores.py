@@ -14,6 +14,8 @@ from pathlib import Path
 
 import trio
 
+from tests.plugins.postgresql.server import PostgresqlServer
+from tests.plugins.postgresql.server import required as of_postgresql
 from tests.plugins.zookeeper.server import ZookeeperServer, required
 
 STORE_PORT = 9099
@@ -103,6 +105,33 @@ class ZookeeperRunStore(RunStore):
     def stop(self) -> None:
         self._server.kill()
         self._server.keeper.close()
+
+
+class PostgresqlRunStore(RunStore):
+    """A real server, killed and started again with its data."""
+
+    session_ms = 2_000
+
+    def __init__(self, address: str) -> None:
+        of_postgresql()
+        self._server = PostgresqlServer.make(address)
+        try:
+            self._server.start()
+        except BaseException:
+            self._server.remove()
+            raise
+        self.port = self._server.port
+        self.url = self._server.url("chaos")
+
+    async def _take_away(self) -> bool:
+        await trio.to_thread.run_sync(self._server.kill)
+        return True
+
+    async def _bring_back(self) -> None:
+        await trio.to_thread.run_sync(self._server.start)
+
+    def stop(self) -> None:
+        self._server.remove()
 
 
 class RemoteRunStore(RunStore):
