@@ -39,13 +39,14 @@ _FOLDERS = (
     "docs/monitoring",
 )
 ELSEWHERES = {
-    "backup.md": {"VACUUM"},  # SQLite's
+    "backup.md": {"VACUUM", "pg_dump"},  # of SQLite, of PostgreSQL
     "benchmarks.md": {"optimizations"},  # of Python's build
     "kafka.md": {"SubscriptionPattern", "__share_group_state", "reauth", "verifiable"},  # Kafka's
     "monitoring.md": {"process_open_fds", "rule_files"},  # Prometheus's
     "spark-executor-logs.md": {"crypto", "speculation", "threshold"},  # settings of Spark
     "spark.md": {"DATA_SOURCE_NOT_FOUND", "explode"},  # of Spark
     "storage-format.md": {"m2"},  # Maven's folder
+    "writing-a-metadata-store.md": {"PGSSLROOTCERT"},  # PostgreSQL's
 }
 """Words of other projects, by page: they need not be in the source."""
 

@@ -37,7 +37,7 @@ class PostgresqlAddress:
 
     @classmethod
     def parse(cls, url: str) -> Self:
-        """Read a store URL: libpq's own, and `namespace`. What it leaves out libpq takes from the environment.
+        """Read a store URL: libpq's own, and `namespace`. Libpq takes the rest from the environment.
 
         Raises:
           InvalidStoreUrlError: It is none.

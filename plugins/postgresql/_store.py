@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import re
 import select
 import socket
@@ -61,6 +60,8 @@ POLL_SECONDS = 0.1
 """Between two looks for changes, behind a pooler that lets no notification through."""
 _OLDEST_SERVER = 130_000
 _NOTIFIED_SECONDS = 1.0
+_LOOK_SECONDS = 10.0
+"""Between two looks at least: a server that was made read-only tells of nothing any more."""
 _RENEWALS_PER_TIMEOUT = 4
 _LEAVE_SECONDS = 2.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
@@ -171,6 +172,7 @@ class PostgresqlStore(MetadataStore):
         self._seen = 0
         self._gap = False
         self._polling: bool | None = None
+        self._sweeping = False
 
     def _sql(self, text: str) -> Any:
         return filled(text, self.address.namespace)
@@ -181,7 +183,7 @@ class PostgresqlStore(MetadataStore):
         if self._manager is not None:
             raise StoreClosedError("a store handle can be entered once only; make another one")
         self._manager = trio.open_nursery()
-        nursery = await self._manager.__aenter__()
+        self._nursery = nursery = await self._manager.__aenter__()
         try:
             await self.main.run(self._prepare)
             await self._step()
@@ -189,10 +191,10 @@ class PostgresqlStore(MetadataStore):
             with trio.CancelScope(shield=True):
                 await self.main.close()
                 await self.listener.close()
+            self._nursery = None
             nursery.cancel_scope.cancel()
             await self._manager.__aexit__(None, None, None)
             raise
-        self._nursery = nursery
         nursery.start_soon(self._follow)
         return self
 
@@ -249,7 +251,7 @@ class PostgresqlStore(MetadataStore):
             )
 
     def _relations(self, connection: Connection) -> list[str] | None:
-        """What the schema holds; None if there is none. Asked of the tables, as names that lack are cached."""
+        """The names in the schema; None if there is none. Names that lack are cached, rows of tables are not."""
         row = connection.execute(
             "SELECT ARRAY (SELECT relname::text FROM pg_class WHERE relnamespace = n.oid) FROM pg_namespace n "
             "WHERE nspname = %s",
@@ -313,22 +315,17 @@ class PostgresqlStore(MetadataStore):
         if all(session.next_renewal > asked for session in due):
             due = []
 
-        def step(connection: Connection) -> tuple[list[Any], list[int]]:
+        def step(connection: Connection) -> list[Any]:
             parameters = {"ids": [session.id for session in due], "seen": _NEVER if self._gap else self._seen}
-            rows = connection.execute(self._sql(_STEP), parameters).fetchall()
-            live = rows[0][2]
-            if rows[0][3] is not None and rows[0][3] <= 0:
-                connection.execute(self._sql(_SWEEP), [[]])
-                rows = connection.execute(self._sql(_STEP), {**parameters, "ids": []}).fetchall()
-            return rows, live
+            return connection.execute(self._sql(_STEP), parameters).fetchall()
 
-        rows, live = await self.listener.run(step)
+        rows = await self.listener.run(step)
+        revision, floor, live, until_deadline, _ = rows[0]
         for session in due:
             if session.id in live:
                 session.renewed = asked
             elif not session.expired.is_set():
                 session.end()
-        revision, floor, _, until_deadline, _ = rows[0]
         if self._gap or not floor <= self._seen <= revision:
             self._gap = False
             self._watches.resync(revision)
@@ -338,15 +335,27 @@ class PostgresqlStore(MetadataStore):
         if self.listener.notified:
             return 0
         pauses = [session.next_renewal - trio.current_time() for session in self._renewing()]
-        if until_deadline is not None:
+        if until_deadline is not None and until_deadline > 0:
             pauses.append(until_deadline + _MOMENT_SECONDS)
-        return max(0.0, min(pauses, default=math.inf))
+        elif until_deadline is not None and not self._sweeping:
+            self._sweeping = True
+            self._open().start_soon(self._sweep)
+        return max(0.0, min([_LOOK_SECONDS, *pauses]))
+
+    async def _sweep(self) -> None:
+        """End the sessions that are over. This may wait for the lock, for which no renewal waits."""
+        try:
+            await self.main.run(lambda connection: connection.execute(self._sql(_SWEEP), [[]]))
+        except MetadataError:
+            await trio.sleep(_LONGEST_PAUSE)
+        self._sweeping = False
+        self._nudge.set()
 
     def _renewing(self) -> list[PostgresqlSession]:
         return [session for session in self._sessions.values() if session.is_renewed]
 
     async def _stirred(self) -> None:
-        """Return when the server has sent something, or a session was opened."""
+        """Return when the server has sent something, a session was opened, or those that were over have ended."""
         nudge = self._nudge
 
         async def wait_for_server(link: socket.socket) -> None:

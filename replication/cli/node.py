@@ -77,7 +77,8 @@ def node(
     rack
         The node's rack; replicas of a partition are spread over the racks.
     session_timeout_ms
-        How long the node may be silent before the others take over from it; by default 1000, on ZooKeeper 6000.
+        How long the node may be silent before the others take over from it; by default 1000, on ZooKeeper
+        and PostgreSQL 6000.
     storage_stall_timeout_ms
         A log directory in which one write takes longer goes offline.
     busy_poll_us

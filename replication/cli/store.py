@@ -42,9 +42,9 @@ def store(
 ) -> int:
     """Serve a metadata store in a SQLite file to the nodes of a cluster, until SIGINT or SIGTERM.
 
-    For clusters of several machines without ZooKeeper. Nodes use the URL that the first line on standard output
-    names as their `--store`. While this process is away nothing is elected, but leaders go on; when it starts again
-    the nodes register again.
+    For clusters of several machines without PostgreSQL or ZooKeeper. Nodes use the URL that the first line on
+    standard output names as their `--store`. While this process is away nothing is elected, but leaders go on; when
+    it starts again the nodes register again.
 
     Example: `insync store --path /srv/insync/meta.db --listen tcp://0.0.0.0:9100 --secret-file /etc/insync/secret`
 

@@ -105,8 +105,8 @@ class NodeSettings:
     cluster_id: refuse to join any other cluster; None joins (or founds) the one in the store.
     store_wait_ms: how long a starting node waits for a store that a server keeps and that does not answer; None:
       without limit.
-    session_timeout_ms: how long a silent node counts as alive; None: 1,000, or 6,000 on ZooKeeper. Shorter than
-      Kafka's 9,000: failover is fenced, so a false suspicion costs only an election.
+    session_timeout_ms: how long a silent node counts as alive; None: 1,000, or 6,000 on ZooKeeper and PostgreSQL.
+      Shorter than Kafka's 9,000: failover is fenced, so a false suspicion costs only an election.
     replica_lag_time_max_ms: how long a follower may lag before it leaves the ISR.
     replica_fetch_max_bytes: maximum size of a follower's fetch for one partition; four times as much with shm://,
       which passes files instead of bytes.

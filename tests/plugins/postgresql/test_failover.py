@@ -12,7 +12,7 @@ from insync.replication.metadata import Committed, Outcome, Put, StoreUnavailabl
 from insync.replication.node import Node, NodeSettings, StorePutBackError
 
 from .server import PostgresqlServer, postgresql
-from .test_processes import eventually, gap
+from .test_processes import TIMEOUT_MS, eventually, gap
 from .test_store import until, until_waiting
 
 
@@ -51,24 +51,43 @@ async def test_synchronous_standby_has_every_commit(
         assert isinstance(await eventually(store, Put("e", b"2", ephemeral=True), session), Committed)
 
 
+async def test_a_primary_that_was_made_read_only_is_left_for_the_next(
+    own_server: PostgresqlServer, standby: PostgresqlServer
+) -> None:
+    own_server.set("synchronous_standby_names", "standby")
+    store = PostgresqlStore(PostgresqlAddress.parse(both(own_server, standby)))
+    async with store, store.watch("") as watch:
+        assert isinstance(await store.commit([], [Put("k", b"1")]), Committed)
+        await watch.__anext__()
+        own_server.set("default_transaction_read_only", "on")
+        await trio.to_thread.run_sync(standby.execute, "SELECT pg_promote()")
+        assert isinstance(await eventually(store, Put("k", b"2")), Committed)
+        await gap(watch)
+        assert standby.execute("SELECT value FROM orders.entries") == [(b"2",)]
+
+
 async def test_a_wait_for_a_standby_that_is_cut_short_is_unknown(
     own_server: PostgresqlServer, standby: PostgresqlServer
 ) -> None:
     """PostgreSQL answers with success and a warning then, though the standby lacks the commit."""
     async with PostgresqlStore(PostgresqlAddress.parse(own_server.url("orders"))) as store:
         standby.kill()
-        own_server.set("synchronous_standby_names", "standby")
         outcomes = list[Outcome]()
 
         async def commit() -> None:
             outcomes.append(await store.commit([], [Put("k", b"v")]))
 
+        session = await store.open_session(TIMEOUT_MS)
+        own_server.set("synchronous_standby_names", "standby")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(commit)
             waiting = await until_waiting(own_server, "%transact%")
             assert (
                 await trio.to_thread.run_sync(own_server.execute, "SELECT count(*) FROM orders.entries")
             ) == [(0,)]
+            before = session.renewed
+            await until(lambda: session.renewed > before or session.expired.is_set())
+            assert not session.expired.is_set()  # renewals do not wait
             own_server.execute(f"SELECT pg_cancel_backend({waiting})")
         assert isinstance(outcomes[0], Unknown) and "synchronous replication" in outcomes[0].reason
         own_server.set("synchronous_standby_names", "''")

@@ -13,7 +13,7 @@ import trio
 
 from insync.plugins.postgresql import PostgresqlAddress, PostgresqlStore
 from insync.plugins.postgresql._link import CALL_SECONDS
-from insync.plugins.postgresql._schema import KEPT_TOMBSTONES
+from insync.plugins.postgresql._schema import KEPT_TOMBSTONES, channel
 from insync.replication.metadata import (
     Changed,
     Committed,
@@ -256,6 +256,8 @@ async def test_tombstones_are_bounded(server: PostgresqlServer) -> None:
         found = await store.changes("", 2)
         assert isinstance(found, Delta) and set(found.entries) == {"b", "c", "d"}
         assert len(found.deleted) == KEPT_TOMBSTONES
+        kept = f"SELECT count(*) FROM {namespace_of(url)}.tombstones"
+        assert server.execute(kept) == [(KEPT_TOMBSTONES,)]
 
 
 async def test_a_change_that_comes_with_an_answer_is_seen_at_once(server: PostgresqlServer) -> None:
@@ -273,6 +275,24 @@ async def test_a_change_that_comes_with_an_answer_is_seen_at_once(server: Postgr
             assert isinstance(done, Committed)
         with trio.fail_after(10):
             assert await watch.__anext__() == Changed("k", done.revision)
+
+
+async def test_whoever_finds_that_a_session_is_over_ends_it(server: PostgresqlServer) -> None:
+    """Nobody looks by itself here: the sessions' time passes by a change that nobody is told of."""
+    url = fresh(server)
+    pass_away = f"UPDATE {namespace_of(url)}.sessions SET deadline = clock_timestamp() - interval '1 s'"
+    async with store_at(url) as store, store_at(url) as other:
+        session = await store.open_session(60_000)
+        done = await store.commit([], [Put("e", b"", ephemeral=True)], session=session)
+        assert isinstance(done, Committed)
+        server.execute(pass_away)
+        read = await other.get("e")
+        assert (read.entry, read.revision) == (None, done.revision + 1)
+        session = await store.open_session(60_000)
+        session.renewed -= session.timeout_ms / 1000 / 2
+        server.execute(pass_away, f"NOTIFY {channel(namespace_of(url))}")
+        with trio.fail_after(10):
+            await session.expired.wait()  # a renewal that is due comes too late
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -301,6 +321,19 @@ def locked_store(server: PostgresqlServer, url: str) -> Iterator[psycopg.Connect
     with server.connect() as holder, holder.transaction():
         holder.execute(f"SELECT FROM {namespace_of(url)}.store FOR UPDATE")
         yield holder
+
+
+async def test_sessions_are_renewed_while_the_lock_is_held(server: PostgresqlServer) -> None:
+    """Whoever ends another session waits for the lock; the renewals of its own do not wait for that."""
+    url = fresh(server)
+    async with store_at(url) as store:
+        session, lost = await store.open_session(2_000), await store.open_session(100)
+        lost.stop_renewing()
+        with locked_store(server, url):
+            await until_waiting(server, "%begin_writing%")
+            opened = session.renewed
+            await until(lambda: session.renewed > opened + 2 or session.expired.is_set())
+        assert not session.expired.is_set()
 
 
 @pytest.mark.slow
@@ -422,6 +455,22 @@ async def test_commits_are_durable_though_the_role_waives_it(server: PostgresqlS
         )
         await store.commit([], [Put("k", b"v")])
     assert server.execute(f"SELECT setting FROM {namespace_of(url)}.noted WHERE setting <> 'on'") == []
+
+
+async def test_a_session_is_renewed_though_its_notification_came_before_it(server: PostgresqlServer) -> None:
+    """The notification may be heard before the answer, when nothing is to be renewed yet: here none is heard."""
+    async with store_at(fresh(server)) as store:
+        await store.listener.run(lambda connection: connection.execute("UNLISTEN *"))
+        session = await store.open_session(4_000)
+        opened = session.renewed
+        await until(lambda: session.renewed > opened or session.expired.is_set())
+        assert not session.expired.is_set()
+
+
+async def test_ids_are_new_after_a_raise(server: PostgresqlServer) -> None:
+    async with store_at(fresh(server)) as store:
+        raised = await store.raise_revision(1_000)
+        assert (await store.open_session(60_000)).id > raised
 
 
 async def test_an_id_is_checked(server: PostgresqlServer) -> None:
