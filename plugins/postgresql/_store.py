@@ -158,6 +158,7 @@ class PostgresqlStore(MetadataStore):
     `StoreUnavailableError` until a server of the URL takes writes again.
     """
 
+    is_elsewhere = True
     default_session_timeout_ms = 6_000
 
     def __init__(self, address: PostgresqlAddress) -> None:
