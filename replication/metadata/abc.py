@@ -119,7 +119,8 @@ class MetadataStore(ABC):
         answer, as this method does: its callers list.
         """
         check_prefix(prefix)
-        return TooOld((await self.list(prefix)).revision)
+        now = await self.list(prefix)
+        return TooOld(now.revision, now.store_id)
 
     @abstractmethod
     async def commit(

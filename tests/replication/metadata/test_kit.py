@@ -485,6 +485,24 @@ async def test_kit_notices_a_broken_store(
             assert case.promise.splitlines()[0] in promise and seen
 
 
+class WithoutHistory(MemoryHub):
+    """A store whose `changes` is the one that it inherits."""
+
+    def store(self) -> MemoryStore:
+        class Store(MemoryStore):
+            changes = MetadataStore.changes
+
+        return Store(self)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+async def test_store_that_inherits_its_changes_conforms(case: Case, autojump_clock: MockClock) -> None:
+    bench = MemoryBench()
+    bench.hub = WithoutHistory()
+    bench.keeps_history = False
+    await case.run(bench)
+
+
 def test_every_case_states_its_promise() -> None:
     assert all(case.promise.endswith(".") for case in CASES)
     assert len({case.name for case in CASES}) == len(CASES)
