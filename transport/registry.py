@@ -14,6 +14,7 @@ from .chaos import PREFIX as CHAOS
 from .chaos import ChaosTransport
 from .errors import AmbiguousTransportError, TransportError, UnknownSchemeError, VersionMismatchError
 from .urls import URL, Endpoint
+from .versions import misfit
 
 GROUP = "insync.transports"
 
@@ -145,14 +146,5 @@ def _check_class(scheme: str, transport: object, origin: str) -> None:
             raise TransportError(f"{who} has no class attribute {name!r}: see docs/writing-a-transport.md")
     if isinstance(transport.schemes, str) or scheme not in transport.schemes:
         raise TransportError(f"{who} has schemes={transport.schemes!r}: name {scheme!r} there, in a tuple")
-    try:
-        major, minor = transport.api_version
-    except (TypeError, ValueError):
-        raise TransportError(
-            f"{who} has api_version={transport.api_version!r}: write two numbers, {API_VERSION}"
-        ) from None
-    if major != API_VERSION[0] or minor > API_VERSION[1]:
-        raise VersionMismatchError(
-            f"{who} is written for version {major}.{minor} of the interface, "
-            f"this is {API_VERSION[0]}.{API_VERSION[1]}"
-        )
+    if wrong := misfit(transport.api_version, API_VERSION):
+        raise VersionMismatchError(f"{who} {wrong}")

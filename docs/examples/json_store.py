@@ -188,6 +188,8 @@ def lease(timeout_ms: int) -> list[Any]:
 
 
 class JsonStore(MetadataStore):
+    api_version = (1, 0)
+
     def __init__(self, path: str) -> None:
         self.file = JsonFile(path)
         self._hub = WatchHub()

@@ -26,7 +26,7 @@ from ._values import (
     VersionIs,
     WatchEvent,
 )
-from .abc import MetadataStore, Session, Watch
+from .abc import API_VERSION, MetadataStore, Session, Watch
 from .errors import (
     InvalidStoreUrlError,
     InvalidTransactionError,
@@ -55,6 +55,7 @@ limited(logging.getLogger("insync.metadata"))
 
 __all__ = [
     # the interface
+    "API_VERSION",
     "MetadataStore",
     "Session",
     "Watch",

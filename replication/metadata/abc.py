@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 import trio
 
@@ -14,6 +14,9 @@ from ._limits import Limits
 from ._transaction import check_prefix
 from ._values import Compare, Delta, Listing, Operation, Outcome, Read, TooOld, WatchEvent
 from .errors import StoreUnsupportedError
+
+API_VERSION = (1, 0)
+"""Of this interface, as (major, minor): another major number is refused, and so is a greater minor one."""
 
 
 class Session(ABC):
@@ -62,11 +65,13 @@ class MetadataStore(ABC):
     raises `StoreUnavailableError` if the store cannot be reached (nothing happened) and `StoreClosedError` outside
     of the `async with`. A method that is cancelled may or may not take effect.
 
+    api_version: of the interface that the store was written for; a plugin writes the numbers out.
     default_session_timeout_ms: of a node's session where its settings name none.
     is_elsewhere: whether a server keeps the store, which may be away for a while. Nodes that start wait for it, and
     the log tells its outages.
     """
 
+    api_version: ClassVar[tuple[int, int]] = API_VERSION
     default_session_timeout_ms: int = 1_000
     is_elsewhere: bool = False
 

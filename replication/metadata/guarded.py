@@ -45,6 +45,7 @@ OPENING = "open"
 _READS = frozenset(("get", "list", "changes"))
 
 T = TypeVar("T")
+R = TypeVar("R", Read, Listing, Delta, TooOld, Delta | TooOld)
 
 log = logging.getLogger("insync.metadata")
 
@@ -72,6 +73,10 @@ class _Failure:
 
 def _kind(call: str) -> str:
     return "read" if call in _READS else "write"
+
+
+def _plugin(store: MetadataStore) -> str:
+    return f"{type(store).__module__}.{type(store).__name__}"
 
 
 def _leaf(error: BaseException) -> BaseException:
@@ -116,6 +121,7 @@ class GuardedStore(MetadataStore):
         self._calls: dict[trio.CancelScope, _Failure | None] = {}
         self._pace = Pace()
         self._told = CountedLog(log)
+        self._nameless_told = False
         self._outage = OutageLog(log, name)
         self._leave = trio.Event()
         self._left = trio.Event()
@@ -236,10 +242,10 @@ class GuardedStore(MetadataStore):
     def _failure(self, call: str, error: BaseException) -> _Failure:
         leaf = _leaf(error)
         kind = type(leaf)
-        plugin = f"{type(self.inner).__module__}.{type(self.inner).__name__}"
         return _Failure(
             f"{call} {kind.__name__}",
-            f"{self.name}: {call} of {plugin} raised {kind.__module__}.{kind.__qualname__}: {leaf}{place_of(leaf)}",
+            f"{self.name}: {call} of {_plugin(self.inner)} raised {kind.__module__}.{kind.__qualname__}: "
+            f"{leaf}{place_of(leaf)}",
             error,
         )
 
@@ -320,6 +326,19 @@ class GuardedStore(MetadataStore):
             raise result.error()
         return result
 
+    def _named(self, reading: R) -> R:
+        """The reading; the first that does not name its store is told."""
+        if not reading.store_id and not self._nameless_told:
+            self._nameless_told = True
+            log.warning(
+                "%s: a %s of %s has an empty store_id, so that nodes would not notice another store in its place; "
+                "give the store a random text when it is made, and each reading this text",
+                self.name,
+                type(reading).__name__,
+                _plugin(self.inner),
+            )
+        return reading
+
     # the interface
 
     @property
@@ -335,15 +354,15 @@ class GuardedStore(MetadataStore):
 
     async def get(self, key: str) -> Read:
         check_key(key)
-        return await self._ask("get", lambda inner: inner.get(key))
+        return self._named(await self._ask("get", lambda inner: inner.get(key)))
 
     async def list(self, prefix: str) -> Listing:
         check_prefix(prefix)
-        return await self._ask("list", lambda inner: inner.list(prefix))
+        return self._named(await self._ask("list", lambda inner: inner.list(prefix)))
 
     async def changes(self, prefix: str, since_revision: int) -> Delta | TooOld:
         check_prefix(prefix)
-        return await self._ask("changes", lambda inner: inner.changes(prefix, since_revision))
+        return self._named(await self._ask("changes", lambda inner: inner.changes(prefix, since_revision)))
 
     async def commit(
         self,

@@ -10,8 +10,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from ...transport import Identity, Security, TransportError
 from ...transport.registry import resolve
+from ...transport.versions import misfit
 from .._places import place_of
-from .abc import MetadataStore
+from .abc import API_VERSION, MetadataStore
 from .errors import InvalidStoreUrlError, MetadataError, StoreLoadError, UnknownStoreSchemeError
 from .guarded import GuardedStore
 from .memory import MemoryHub, MemoryStore
@@ -95,6 +96,8 @@ def _make(point: EntryPoint, url: str) -> MetadataStore:
             f"{_origin(point)} gave {type(store).__name__} for {_hidden(url)!r}, which is not a subclass of "
             "insync.replication.metadata.MetadataStore"
         )
+    if wrong := misfit(store.api_version, API_VERSION):
+        raise StoreLoadError(f"{_origin(point)} {wrong}")
     return store
 
 

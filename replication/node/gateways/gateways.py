@@ -18,6 +18,7 @@ import trio
 from ....transport import URL, Endpoint, InsecureAddressError, Security, Serving, TransportError
 from ....transport import schemes as transport_schemes
 from ....transport.repeats import limited
+from ....transport.versions import misfit
 from ..._places import place_of
 from ..errors import NodeStartError
 from ..service import NodeService
@@ -171,17 +172,8 @@ def _load(point: EntryPoint) -> Gateway:
     given = getattr(found, "schemes", ())
     if isinstance(given, str) or point.name not in given:
         raise NodeStartError(f"{who} has schemes={given!r}: name {point.name!r} there, in a tuple")
-    try:
-        major, minor = found.api_version
-    except (TypeError, ValueError):
-        raise NodeStartError(
-            f"{who} has api_version={found.api_version!r}: write two numbers, {API_VERSION}"
-        ) from None
-    if major != API_VERSION[0] or minor > API_VERSION[1]:
-        raise NodeStartError(
-            f"{who} is written for version {major}.{minor} of the interface, "
-            f"this is {API_VERSION[0]}.{API_VERSION[1]}"
-        )
+    if wrong := misfit(found.api_version, API_VERSION):
+        raise NodeStartError(f"{who} {wrong}")
     try:
         return found()
     except Exception as error:

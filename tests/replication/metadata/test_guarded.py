@@ -18,12 +18,15 @@ from trio.testing import MockClock
 from insync.replication.metadata import (
     Changed,
     Committed,
+    Delta,
     GuardedStore,
+    Listing,
     MemoryHub,
     MemoryStore,
     MetadataStore,
     Missing,
     Put,
+    Read,
     Resync,
     Session,
     SessionExpiredError,
@@ -33,6 +36,7 @@ from insync.replication.metadata import (
     StoreFailedError,
     StoreRefusedError,
     StoreUnavailableError,
+    TooOld,
     TransactionTooLargeError,
     Unknown,
     Watch,
@@ -665,3 +669,33 @@ async def test_outages_that_follow_one_another_are_told_seldom(
             plugin.before = None
             await store.get("k")
     assert len(lines(caplog)) == 2
+
+
+class Nameless(MemoryStore):
+    async def get(self, key: str) -> Read:
+        return attrs.evolve(await super().get(key), store_id="")
+
+    async def changes(self, prefix: str, since_revision: int) -> Delta | TooOld:
+        return attrs.evolve(await super().changes(prefix, since_revision), store_id="")
+
+    async def list(self, prefix: str) -> Listing:
+        return attrs.evolve(await super().list(prefix), store_id="")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [lambda store: store.get("k"), lambda store: store.list(""), lambda store: store.changes("", 0)],
+    ids=["get", "list", "changes"],
+)
+@pytest.mark.parametrize(("kind", "warnings"), [(Nameless, 1), (MemoryStore, 0)])
+async def test_readings_without_an_identity_are_warned_of_once(
+    kind: type[MemoryStore],
+    warnings: int,
+    read: Callable[[MetadataStore], Awaitable[object]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with GuardedStore(kind, "the store of a test") as store:
+        for _ in range(3):
+            await read(store)
+    told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(told) == warnings and all("has an empty store_id" in each for each in told)

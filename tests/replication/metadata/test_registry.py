@@ -88,6 +88,14 @@ def install(folder: Path, patch: pytest.MonkeyPatch, name: str, points: str, mod
     patch.syspath_prepend(folder)
 
 
+def store_of(version: str) -> str:
+    return (
+        "from insync.replication.metadata import MemoryStore\n\n\n"
+        f"class Store(MemoryStore):\n    api_version = {version}\n\n\n"
+        "def make(url):\n    return Store()\n"
+    )
+
+
 def test_plugins_are_found_by_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(
         tmp_path,
@@ -115,6 +123,9 @@ def test_plugins_are_found_by_entry_point(tmp_path: Path, monkeypatch: pytest.Mo
             ["'bad://...@h'", "ZeroDivisionError", "bad_store.py:2 in make"],
         ),
         ("def make(url):\n    return url\n", ["gave str", "MetadataStore"]),
+        (store_of("(1, 1)"), ["is written for version 1.1 of the interface, this is 1.0"]),
+        (store_of("(2, 0)"), ["is written for version 2.0 of the interface, this is 1.0"]),
+        (store_of("'1.0'"), ["has api_version='1.0': write two numbers, (1, 0)"]),
     ],
 )
 def test_plugin_that_fails_is_named(
