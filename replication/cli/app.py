@@ -38,6 +38,7 @@ _COMMANDS = {
     "simulate": "simulate:simulate",
     "log": "log:app",
     "stray": "stray:app",
+    "plugins": "plugins:plugins",
 }
 
 _HELP = """Partitioned, replicated, append-only logs with Kafka's semantics.
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     try:
         overview = not tokens or tokens[0] in ("--help", "-h")
-        app = build_app(with_help=overview)
+        app = build_app(with_help=overview, with_plugins=tokens[:1] != ["plugins"])
         if overview:
             _load_help(app)
         status = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
-def build_app(*, with_help: bool = False) -> App:
+def build_app(*, with_help: bool = False, with_plugins: bool = True) -> App:
     """The command tree, with what plugins add; nothing but their names is known yet, but for `with_help`."""
     app = App(
         name="insync",
@@ -78,17 +79,22 @@ def build_app(*, with_help: bool = False) -> App:
     )
     for order, (name, target) in enumerate(_COMMANDS.items()):
         app.command(f"{__package__}.{target}", name=name, sort_key=order)
-    for entry in entry_points(group=COMMANDS_GROUP):
-        if entry.name in _COMMANDS:
-            raise UsageError(
-                f"the plugin {entry.value!r} wants the command name {entry.name!r}, which is insync's own: "
-                "uninstall the plugin or ask its author to rename the command"
-            )
+    for entry in entry_points(group=COMMANDS_GROUP) if with_plugins else ():
+        check_name(entry)
         origin = f"(plugin of {entry.dist.name})" if entry.dist else "(plugin)"
         # Unless it is for the overview, a command says itself what it is for.
         said = {"help": f"{_plugin_help(entry)} {origin}"} if with_help else {}
         app.command(entry.value, name=entry.name, **said)
     return app
+
+
+def check_name(entry: EntryPoint) -> None:
+    """Raises `UsageError` if the command of a plugin has the name of one of ours."""
+    if entry.name in _COMMANDS:
+        raise UsageError(
+            f"the plugin {entry.value!r} wants the command name {entry.name!r}, which is insync's own: "
+            "uninstall the plugin or ask its author to rename the command"
+        )
 
 
 def _plugin_help(entry: EntryPoint) -> str:

@@ -64,6 +64,28 @@ def _maker(
         return partial(_open_remote, url.removeprefix(REMOTE), security, identity)
     if scheme in _BUILT_IN:
         return partial(_BUILT_IN[scheme], url)
+    return partial(_make, _offer(scheme), url)
+
+
+def load_factory(scheme: str) -> StoreFactory:
+    """The factory that a plugin registers under a scheme.
+
+    Raises `UnknownStoreSchemeError`, or `StoreLoadError` if several distributions offer it or it cannot be loaded.
+    """
+    return _load(_offer(scheme))
+
+
+def _load(point: EntryPoint) -> StoreFactory:
+    try:
+        factory: StoreFactory = point.load()
+    except Exception as error:
+        raise StoreLoadError(f"{_origin(point)} cannot be loaded: {_told(error)}") from error
+    if not callable(factory):
+        raise StoreLoadError(f"{_origin(point)} is {factory!r}, which cannot be called with a URL")
+    return factory
+
+
+def _offer(scheme: str) -> EntryPoint:
     points = entry_points(group=ENTRY_POINT_GROUP)
     offers = [point for point in points if point.name == scheme]
     if not offers:
@@ -72,7 +94,7 @@ def _maker(
         raise StoreLoadError(
             f"several distributions offer {scheme}://: {', '.join(map(_origin, offers))}; uninstall all but one"
         )
-    return partial(_make, offers[0], url)
+    return offers[0]
 
 
 def _origin(point: EntryPoint) -> str:
@@ -81,10 +103,7 @@ def _origin(point: EntryPoint) -> str:
 
 def _make(point: EntryPoint, url: str) -> MetadataStore:
     """The store that a plugin makes of its URL."""
-    try:
-        factory: StoreFactory = point.load()
-    except Exception as error:
-        raise StoreLoadError(f"{_origin(point)} cannot be loaded: {_told(error)}") from error
+    factory = _load(point)
     try:
         store = factory(url)
     except MetadataError:

@@ -82,7 +82,7 @@ def find(url: str) -> tuple[Gateway, Endpoint] | None:
     parsed = URL.parse(url)
     if parsed.scheme in transport_schemes():
         return None
-    gateway = _gateway(parsed.scheme)
+    gateway = get(parsed.scheme)
     if gateway is None:
         if near := get_close_matches(parsed.scheme, schemes(), 1):
             raise ValueError(
@@ -148,7 +148,12 @@ class _Status(trio.TaskStatus[Serving]):
         self._inner.started(value)
 
 
-def _gateway(scheme: str) -> Gateway | None:
+def get(scheme: str) -> Gateway | None:
+    """The gateway of a scheme, made when it is first asked for; None if none is installed.
+
+    Raises:
+      NodeStartError: It cannot be loaded, or several distributions offer one.
+    """
     if scheme in _made:
         return _made[scheme]
     points = [point for point in entry_points(group=GROUP) if point.name == scheme]
@@ -198,4 +203,4 @@ def _foreign(error: BaseException) -> BaseException | None:
     return error if isinstance(error, Exception) else None
 
 
-__all__ = ["API_VERSION", "GROUP", "Gateway", "find", "schemes", "serve"]
+__all__ = ["API_VERSION", "GROUP", "Gateway", "find", "get", "schemes", "serve"]
