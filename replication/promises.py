@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import ClassVar, Generic, TypeVar
 
@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from ..transport.patience import PATIENCE, bear_with
+from ..transport.verdicts import judged, leaves, shortened
 from ._places import place_of
 
 B = TypeVar("B")
@@ -18,7 +19,10 @@ C = TypeVar("C", bound="Promise")
 
 
 class PromiseBrokenError(AssertionError):
-    """The tested implementation does not keep a promise of its interface."""
+    """The tested implementation does not keep a promise of its interface. The text has a bounded length."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(shortened(text))
 
 
 @attrs.frozen
@@ -26,11 +30,12 @@ class Promise(Generic[B]):
     """One promise of an interface: its name, its sentence, and what checks it.
 
     subject: what is tested, in one word. seconds: how long a case may take before it counts as hung, on a usual
-    machine.
+    machine. tries: the methods of a bench whose errors are those of the subject.
     """
 
     subject: ClassVar[str]
     seconds: ClassVar[float]
+    tries: ClassVar[Collection[str]] = ()
 
     name: str
     promise: str
@@ -39,7 +44,8 @@ class Promise(Generic[B]):
     async def run(self, bench: B) -> None:
         """Check it; once more if it fails while this process was held up (see `insync.transport.patience`).
 
-        Raises `PromiseBrokenError`, which names the promise and what was seen instead.
+        A case that cannot go on in this bench is a `NotTestedWarning`. Raises `PromiseBrokenError`, which names the
+        promise and what was seen instead, and `BenchError` if the bench itself fails.
         """
         await bear_with(
             self.name, self.seconds * PATIENCE, partial(self._attempt, bench), partial(self.restore, bench)
@@ -54,7 +60,8 @@ class Promise(Generic[B]):
             with trio.move_on_after(seconds) as scope:
                 await self.check(bench)
         except Exception as error:
-            raise self._broken("; ".join(_seen(error))) from error
+            if judged(self.name, bench, error, tries=self.tries):
+                raise self._broken(shortened("; ".join(map(_seen, leaves(error))), 3_000)) from error
         if scope.cancelled_caught:
             raise self._broken(f"the case was not over after {seconds:g} s")
 
@@ -64,15 +71,11 @@ class Promise(Generic[B]):
         )
 
 
-def _seen(error: BaseException) -> Iterator[str]:
-    """The errors, without the groups around them; those that are not the kit's own with type and place."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _seen(inner)
-    elif isinstance(error, PromiseBrokenError):
-        yield str(error)
-    else:
-        yield f"{type(error).__name__}: {error}{place_of(error)}"
+def _seen(error: BaseException) -> str:
+    """An error that is not the kit's own with type and place."""
+    if isinstance(error, PromiseBrokenError):
+        return str(error)
+    return f"{type(error).__name__}: {error}{place_of(error)}"
 
 
 Check = TypeVar("Check", bound=Callable[..., Awaitable[None]])

@@ -14,5 +14,6 @@ or, with pytest-trio, parametrize a test over `cases_for(env)`, by `case.name`, 
 from __future__ import annotations
 
 from .kit._frame import Case, Env, Needs, cases_for, run_case, skipped_for
+from .verdicts import BenchError, NotTestedWarning
 
-__all__ = ["Case", "Env", "Needs", "cases_for", "run_case", "skipped_for"]
+__all__ = ["BenchError", "Case", "Env", "Needs", "NotTestedWarning", "cases_for", "run_case", "skipped_for"]

@@ -9,6 +9,7 @@ A store's author subclasses `Bench` and runs every case, with pytest for example
 The kit needs trio alone, no test framework.
 """
 
+from ...transport.verdicts import BenchError, NotTestedWarning
 from ..promises import PromiseBrokenError
 from .kit import _changes, _failures, _identity, _sessions, _transactions, _watches
 from .kit._frame import Bench, Case
@@ -23,4 +24,4 @@ CASES: tuple[Case, ...] = (
 )
 """Every case, one promise each."""
 
-__all__ = ["CASES", "Bench", "Case", "PromiseBrokenError"]
+__all__ = ["CASES", "Bench", "BenchError", "Case", "NotTestedWarning", "PromiseBrokenError"]

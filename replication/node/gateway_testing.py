@@ -9,7 +9,8 @@ A gateway's author subclasses `GatewayBench` and runs every case, with pytest fo
 The kit needs trio alone, no test framework. It is meant for TCP and what is like it: a client is a socket.
 """
 
+from ...transport.verdicts import BenchError, NotTestedWarning
 from ..promises import PromiseBrokenError
 from .gateways.kit import CASES, Case, GatewayBench
 
-__all__ = ["CASES", "Case", "GatewayBench", "PromiseBrokenError"]
+__all__ = ["CASES", "BenchError", "Case", "GatewayBench", "NotTestedWarning", "PromiseBrokenError"]

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import random
+import re
 import threading
 import time
 from typing import ClassVar
@@ -93,6 +94,11 @@ def with_links(**methods):
 class ParsesAnything(MemoryTransport):
     def parse(self, url):
         return url
+
+
+class ParsesToSomethingLonger(MemoryTransport):
+    def parse(self, url):
+        return attrs.evolve(url, path=url.path + "x")
 
 
 class HangsInsteadOfRefusing(MemoryTransport):
@@ -304,6 +310,16 @@ async def test_a_broken_transport_fails(name, broken):
     assert await outcome(MemoryTransport, name) is None, "the case fails without the defect, too"
     error = await outcome(broken, name)
     assert error is not None, f"{name} passes over a transport that breaks it"
+
+
+async def test_an_assertion_of_the_kit_is_told_with_its_values_and_place():
+    for broken, name in (
+        (with_links(send=swap), "B_order_is_kept"),
+        (ParsesToSomethingLonger, "A_addresses_round_trip"),
+    ):
+        said = str(await outcome(broken, name))
+        seen = said.partition(" Seen: ")[2]
+        assert re.fullmatch(rf"not .+ == .+, where .+ \({name[2:]}, line \d+\)", seen), said
 
 
 def test_each_group_has_a_broken_transport():

@@ -86,6 +86,7 @@ from json_store import JsonStore
 class JsonBench(Bench):
     timeout_ms = 600
     late_seconds = 1.0
+    has_connections = False
 
     def __init__(self, path):
         self.path = path

@@ -7,6 +7,8 @@ import linecache
 from types import FrameType
 from typing import Any
 
+from ..verdicts import shortened
+
 _LONGEST = 200
 
 
@@ -14,7 +16,7 @@ def explain(name: str, promise: str, error: BaseException) -> str:
     """The words for a case that failed by this error."""
     leaf = _leaf(error)
     frame, line = _place(leaf)
-    said = str(leaf) or _assertion(frame, line)
+    said = shortened(str(leaf) or _assertion(frame, line))
     what = said if isinstance(leaf, AssertionError) else f"{type(leaf).__name__}: {said}"
     where = f" ({frame.f_code.co_name}, line {line})" if frame is not None else ""
     return f"{broken(name, promise)} Seen: {what}{where}"
@@ -38,7 +40,7 @@ def _place(error: BaseException) -> tuple[FrameType | None, int]:
     found: tuple[FrameType | None, int] = (None, 0)
     trace = error.__traceback__
     while trace is not None:
-        if found[0] is None or ".transport._kit" in trace.tb_frame.f_globals.get("__name__", ""):
+        if found[0] is None or ".transport.kit." in trace.tb_frame.f_globals.get("__name__", ""):
             found = trace.tb_frame, trace.tb_lineno
         trace = trace.tb_next
     return found

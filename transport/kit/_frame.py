@@ -30,6 +30,7 @@ from ..requests import Identity
 from ..security import Security
 from ..stream import ByteStream, StreamTransport
 from ..urls import URL
+from ..verdicts import judged, not_tested
 from ._failures import broken, explain
 
 CASE_TIMEOUT = 10.0 * PATIENCE
@@ -52,6 +53,8 @@ class Env(ABC):
     """A transport under test, and addresses to test it at. Cases of an environment run one after the other."""
 
     transport: LinkTransport
+    stands_on_sockets: bool = True
+    """Whether strangers find a socket where a listener listens; `open_raw` then gives one."""
 
     @abstractmethod
     def listen_url(self) -> str:
@@ -75,6 +78,25 @@ class Env(ABC):
         Override it if listeners of this transport stand on sockets, over TCP by `socket.create_connection`.
         """
         raise NotImplementedError
+
+    @property
+    def lacks_raw(self) -> str:
+        """What to add so that strangers can come; empty if they can, or there is no door to come to."""
+        if not self.stands_on_sockets or self.transport.caps.one_process or self.has(Needs.RAW):
+            return ""
+        return (
+            f"override {type(self).__name__}.open_raw, or set stands_on_sockets = False if no socket of a listener "
+            "is open to strangers"
+        )
+
+    @property
+    def lacks_import(self) -> str:
+        """What to do so that another process can use the transport; empty if it can, or may not."""
+        if self.transport.caps.one_process or self.has(Needs.PROCESSES):
+            return ""
+        kind = type(self.transport)
+        where = "at the top of a module other than __main__"
+        return f"another process cannot import {kind.__qualname__}; define it {where}"
 
     def has(self, need: Needs) -> bool:
         """Whether the transport can do what a case needs."""
@@ -123,7 +145,11 @@ def case(
 
 
 def cases_for(env: Env) -> list[Case]:
-    """The cases that apply to a transport."""
+    """The cases that apply to a transport. Those that apply and that `env` cannot run are a `NotTestedWarning`."""
+    for need, lacks in ((Needs.RAW, env.lacks_raw), (Needs.PROCESSES, env.lacks_import)):
+        if lacks:
+            names = ", ".join(one.name for one in _all_cases() if need in one.needs)
+            not_tested(f"{names}:", lacks)
     return [one for one in _all_cases() if all(map(env.has, one.needs))]
 
 
@@ -158,8 +184,11 @@ async def run_case(one: Case, env: Env) -> None:
 
     A case that fails while this process was held up is repeated (see `insync.transport.patience`).
 
+    A case that cannot go on here is a `NotTestedWarning`.
+
     Raises:
       AssertionError: The promise is broken; it says which, and what was seen.
+      BenchError: The environment itself failed.
     """
     for scheme in type(env.transport).schemes:
         register(scheme, type(env.transport), override=True)
@@ -172,7 +201,8 @@ async def _attempt(one: Case, env: Env) -> None:
         try:
             await one.run(env)
         except Exception as error:
-            raise AssertionError(explain(one.name, one.promise, error)) from error
+            if judged(one.name, env, error, tries=("open_raw",)):
+                raise AssertionError(explain(one.name, one.promise, error)) from error
     assert not scope.cancelled_caught, f"{broken(one.name, one.promise)} Seen: no end within {one.timeout} s"
     # Connections that a case leaves behind are closed by the tasks that just ended.
     left = _left_open(before)

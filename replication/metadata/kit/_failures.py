@@ -14,7 +14,7 @@ from ...promises import PromiseBrokenError, collect, expect
 from .._values import Committed, Delete, Delta, Entry, Operation, Outcome, Put, Unknown
 from ..abc import MetadataStore, Session, Watch
 from ..errors import InvalidTransactionError, MetadataError, SessionExpiredError, StoreUnavailableError
-from ._frame import Bench, Case, commit, expect_equal, see, value_of
+from ._frame import Bench, Case, commit, cut, expect_equal, see, value_of
 
 CASES: list[Case] = []
 _case = collect(Case, CASES)
@@ -42,7 +42,7 @@ async def no_change_is_lost_over_a_lost_connection(bench: Bench) -> None:
         for number in range(5):
             done = await commit(other, Put("w/before", b"%d" % number))
             await see(bench, watch, done.revision, "a commit before the connection is cut")
-            if not await bench.disconnect(store):
+            if not await cut(bench, store):
                 return
             await _again(partial(commit, other, Put("w/k", b"%d" % number)))
             await _until_seen(store, watch, number)
@@ -64,7 +64,7 @@ async def deltas_go_on_over_a_lost_connection(bench: Bench) -> None:
         await commit(other, Put("d/kept", b"1"), Put("d/gone", b"1"))
         for number in range(3):
             held = await store.list("d/")
-            if not await bench.disconnect(store):
+            if not await cut(bench, store):
                 return
             change = Put("d/gone", b"") if number % 2 else Delete("d/gone")
             await _again(partial(commit, other, Put("d/kept", b"%d" % number), change))
@@ -115,8 +115,8 @@ async def _commit_while_cut(
         nursery.start_soon(begin)
         for _ in range(checkpoints):
             await trio.lowlevel.checkpoint()
-        cut = await bench.disconnect(store)
-    return outcomes[0] if cut else None
+        was_cut = await cut(bench, store)
+    return outcomes[0] if was_cut else None
 
 
 @_case
@@ -248,7 +248,7 @@ async def only_errors_of_the_interface_are_raised(bench: Bench) -> None:
                 f"an argument that breaks the rules was taken: number {number} of the case's"
             )
         for moments in range(1, 7):
-            if not await bench.disconnect(store):
+            if not await cut(bench, store):
                 return
             async with trio.open_nursery() as nursery:
                 for call in _calls(store):
@@ -256,7 +256,7 @@ async def only_errors_of_the_interface_are_raised(bench: Bench) -> None:
                 # After one they may all wait still to begin; after more some are on their way.
                 for _ in range(moments):
                     await trio.lowlevel.checkpoint()
-                await bench.disconnect(store)
+                await cut(bench, store)
         await _again(lambda: store.get("k"))
 
 

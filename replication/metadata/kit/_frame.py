@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import trio
 
 from ....transport.patience import PATIENCE
+from ....transport.verdicts import NotTestedError
 from ...promises import Promise, PromiseBrokenError, expect
 from .._values import Committed, Compare, Delete, Operation, Outcome
 from ..abc import MetadataStore, Session, Watch
@@ -27,12 +28,14 @@ class Bench(ABC):
     late_seconds: how late a change or an expiry may become visible to another handle.
     Both are those of a usual machine. The cases use them times the patience, `INSYNC_KIT_PATIENCE`.
     keeps_history: whether `changes` gives deltas; a store without a history always answers `TooOld`.
+    has_connections: whether a handle has a connection that can be lost, and `disconnect` cuts it.
     renews_sessions: whether sessions live by renewals from the event loop, as in all stores but one in memory.
     """
 
     timeout_ms: int = 400
     late_seconds: float = 0.1
     keeps_history: bool = True
+    has_connections: bool = True
     renews_sessions: bool = True
 
     @property
@@ -59,7 +62,7 @@ class Bench(ABC):
         """Stop renewing `session`, as if its process had been stopped, without ending it in any other way."""
 
     async def disconnect(self, store: MetadataStore) -> bool:
-        """Cut the connection of a handle, as a network does; it connects again by itself. False: it has none."""
+        """Cut the connection of a handle, as a network does; it connects again by itself. False: nothing is cut."""
         return False
 
 
@@ -76,6 +79,18 @@ class Case(Promise[Bench]):
                 keys = list((await store.list("")).entries)
                 for at in range(0, len(keys), _DELETED_AT_ONCE):
                     await commit(store, *map(Delete, keys[at : at + _DELETED_AT_ONCE]))
+
+
+async def cut(bench: Bench, store: MetadataStore) -> bool:
+    """Cut the connection of a handle. False: it has none."""
+    if not bench.has_connections:
+        return False
+    if not await bench.disconnect(store):
+        raise NotTestedError(
+            "the bench cut no connection; override `disconnect` so that it cuts that of the handle and returns "
+            "True, or set `has_connections = False` for a store without connections"
+        )
+    return True
 
 
 def expect_equal(found: object, wanted: object, what: str) -> None:

@@ -75,6 +75,7 @@ class Case(Promise[GatewayBench]):
     """One promise of the interface."""
 
     subject = "gateway"
+    tries = frozenset({"use", "dial"})
     seconds = CASE_SECONDS
 
 

@@ -47,6 +47,7 @@ class GuardedBench(Bench):
         self.inner = inner
         self.late_seconds = inner.late_seconds
         self.renews_sessions = inner.renews_sessions
+        self.has_connections = inner.has_connections
 
     async def disconnect(self, store: MetadataStore) -> bool:
         assert isinstance(store, GuardedStore)
@@ -61,6 +62,8 @@ class GuardedBench(Bench):
 
 
 class SqliteBench(Bench):
+    has_connections = False
+
     def __init__(self, folder: Path, *, writes_apart: bool = False) -> None:
         self.path = folder / "meta.db"
         self.writes_apart = writes_apart

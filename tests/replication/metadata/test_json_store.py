@@ -37,6 +37,7 @@ json_store = load()
 class JsonBench(Bench):
     timeout_ms = 800
     late_seconds = 1.0
+    has_connections = False
 
     def __init__(self, folder: Path) -> None:
         self.path = str(folder / "meta.json")

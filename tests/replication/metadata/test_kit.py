@@ -1,5 +1,6 @@
 """The conformance kit notices stores that break a promise."""
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,8 +30,15 @@ from insync.replication.metadata import (
     VersionIs,
 )
 from insync.replication.metadata._history import History
-from insync.replication.metadata.kit._frame import CASE_SECONDS
-from insync.replication.metadata.testing import CASES, Bench, Case, PromiseBrokenError
+from insync.replication.metadata.kit._frame import CASE_SECONDS, expect_equal
+from insync.replication.metadata.testing import (
+    CASES,
+    Bench,
+    BenchError,
+    Case,
+    NotTestedWarning,
+    PromiseBrokenError,
+)
 from insync.replication.promises import expect
 from insync.transport import patience
 from insync.transport.patience import PATIENCE
@@ -561,3 +569,53 @@ async def test_a_case_is_repeated_in_an_empty_store_if_the_process_was_held_up(
     with pytest.warns(patience.HeldUpWarning, match=r"a_case is repeated(?s:.*)the session was not renewed"):
         await Case("a_case", "It holds.", check).run(MemoryBench())
     assert attempts == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("changed", "warned"),
+    [({}, True), ({"has_connections": False}, False)],
+    ids=["nothing", "no connections"],
+)
+async def test_cases_without_a_connection_to_cut_are_not_tested(
+    changed: dict[str, object], warned: bool, autojump_clock: MockClock
+) -> None:
+    bench = type("Uncut", (MemoryBench,), {"disconnect": Bench.disconnect, **changed})()
+    told = set()
+    for case in CASES:
+        with warnings.catch_warnings(record=True, action="always", category=NotTestedWarning) as caught:
+            await case.run(bench)
+        told |= {case.name for each in caught if str(each.message).startswith(f"{case.name} was not tested")}
+        assert all("override `disconnect`" in str(each.message) for each in caught)
+        await case.restore(bench)
+    cutting = {
+        "no_change_is_lost_over_a_lost_connection",
+        "deltas_go_on_over_a_lost_connection",
+        "a_lost_answer_is_unknown",
+        "only_errors_of_the_interface_are_raised",
+    }
+    assert told == (cutting if warned else set())
+
+
+@pytest.mark.parametrize("seen", ["the kit's", "the store's"])
+async def test_text_of_a_failure_is_bounded(seen: str) -> None:
+    async def check(bench: Bench) -> None:
+        if seen == "the kit's":
+            expect_equal(b"x" * 8_400_000, b"", "a value")
+        raise StoreUnavailableError("x" * 8_400_000)
+
+    with pytest.raises(PromiseBrokenError) as caught:
+        await Case("a_case", "It holds.", check).run(MemoryBench())
+    assert str(caught.value).startswith("the store breaks a promise. It holds. (a_case)\nSeen: ")
+    for error in (caught.value, caught.value.__cause__ if seen == "the kit's" else None):
+        assert len(str(error)) < 5_000
+    assert "characters ..." in str(caught.value)
+
+
+async def test_error_of_the_bench_is_not_the_stores() -> None:
+    class Torn(MemoryBench):
+        def lose(self, session: Session) -> None:
+            raise AttributeError("the session has no such method")
+
+    (case,) = (case for case in CASES if case.name == "lost_session_ends_after_its_timeout")
+    with pytest.raises(BenchError, match=r"lost_session(?s:.*)Torn\.lose failed(?s:.*)no such method"):
+        await case.run(Torn())
