@@ -10,6 +10,7 @@ from functools import partial
 import trio
 
 from ....transport.patience import PATIENCE
+from ....transport.verdicts import NotTestedError
 from ...promises import PromiseBrokenError, collect, expect
 from .._values import Committed, Delete, Delta, Entry, Operation, Outcome, Put, Unknown
 from ..abc import MetadataStore, Session, Watch
@@ -19,6 +20,9 @@ from ._frame import Bench, Case, commit, cut, expect_equal, see, value_of
 CASES: list[Case] = []
 _case = collect(Case, CASES)
 
+_LEAST_CUTS, _MOST_CUTS = 48, 400
+_GOLDEN = 0.618034
+"""Multiples of it, without the whole part, lie evenly wherever one stops."""
 _PATIENCE_SECONDS = 8.0 * PATIENCE
 """How long a handle may take until it has found its service again."""
 
@@ -80,18 +84,32 @@ async def deltas_go_on_over_a_lost_connection(bench: Bench) -> None:
 async def a_lost_answer_is_unknown(bench: Bench) -> None:
     """`StoreUnavailableError` of a transaction means that nothing was written; a lost answer makes it `Unknown`."""
     refused: list[str] = []
+    lost_answers = 0
     async with bench.handle() as store, bench.handle() as other:
-        for number in range(24):
-            key = f"n/{number:02}"
-            outcome = await _commit_while_cut(bench, store, key, number)
+        began = trio.current_time()
+        await commit(store, Put("n/first", b"v"))
+        usual = trio.current_time() - began
+        number = 0
+        while number < _LEAST_CUTS or not lost_answers:
+            if number == _MOST_CUTS or trio.current_time() > began + _PATIENCE_SECONDS:
+                raise NotTestedError(
+                    f"none of {number} cuts came between a write and its answer; let `disconnect` cut at once, or "
+                    "make the bench's answers slower"
+                )
+            key = f"n/{number:03}"
+            # Some moments later, for answers that come at once, or at every part of the time that a commit takes.
+            pause = usual * (number * _GOLDEN % 1) if number % 2 else 0.0
+            outcome, was_under_way = await _commit_while_cut(bench, store, key, number // 2, pause)
             if outcome is None:
                 return
+            there = await _again(partial(value_of, other, key))
+            lost_answers += was_under_way and there is not None
             if isinstance(outcome, StoreUnavailableError):
                 refused.append(key)
             elif isinstance(outcome, Committed):
-                there = await _again(partial(value_of, other, key))
                 expect_equal(there, b"v", f"the value of {key}, which was committed")
             await _again(lambda: store.get("n/"))
+            number += 1
         written = (await other.list("n/")).entries
         expect(
             not written.keys() & set(refused),
@@ -100,12 +118,16 @@ async def a_lost_answer_is_unknown(bench: Bench) -> None:
 
 
 async def _commit_while_cut(
-    bench: Bench, store: MetadataStore, key: str, checkpoints: int
-) -> Outcome | StoreUnavailableError | None:
-    """The outcome of a commit when the connection is cut some moments later; None: there is none to cut."""
+    bench: Bench, store: MetadataStore, key: str, checkpoints: int, pause: float
+) -> tuple[Outcome | StoreUnavailableError | None, bool]:
+    """The outcome of a commit when the connection is cut so many moments or seconds later, and whether it was under
+    way then. None: there is none to cut."""
     outcomes: list[Outcome | StoreUnavailableError] = []
+    has_begun = False
 
     async def begin() -> None:
+        nonlocal has_begun
+        has_begun = True
         try:
             outcomes.append(await store.commit([], [Put(key, b"v")]))
         except StoreUnavailableError as error:
@@ -113,10 +135,14 @@ async def _commit_while_cut(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(begin)
-        for _ in range(checkpoints):
-            await trio.lowlevel.checkpoint()
+        if pause:
+            await trio.sleep(pause)
+        else:
+            for _ in range(checkpoints):
+                await trio.lowlevel.checkpoint()
+        was_under_way = has_begun and not outcomes
         was_cut = await cut(bench, store)
-    return outcomes[0] if was_cut else None
+    return (outcomes[0] if was_cut else None), was_under_way
 
 
 @_case

@@ -5,14 +5,18 @@ from __future__ import annotations
 import trio
 import trio.testing
 
+from ....transport.patience import PATIENCE
 from ...promises import PromiseBrokenError, collect, expect
 from .._values import Delete, Operation, Put
 from ..abc import MetadataStore, Session, Watch
 from ..errors import StoreClosedError
-from ._frame import LONG_MS, Bench, Case, commit, expect_equal, raising, see, value_of
+from ._frame import CASE_SECONDS, LONG_MS, Bench, Case, commit, expect_equal, raising, see, value_of
 
 CASES: list[Case] = []
 _case = collect(Case, CASES)
+
+_PAUSES = 40
+"""So many pauses of different lengths are tried between two changes."""
 
 
 async def _is_quiet(watch: Watch, seconds: float) -> bool:
@@ -83,27 +87,37 @@ async def events_are_coalesced(bench: Bench) -> None:
 @_case
 async def the_last_change_is_never_missed(bench: Bench) -> None:
     """A reader that lists after each event ends with the newest state, whatever the timing."""
-    rounds = 40
-    async with bench.handle() as reader, bench.handle() as writer, trio.open_nursery() as nursery:
-        nursery.start_soon(_write_unevenly, writer, rounds)
-        await _read_up_to(reader, rounds - 1)
+    until = trio.current_time() + CASE_SECONDS * PATIENCE / 2
+    async with bench.handle() as reader, bench.handle() as writer, reader.watch("w/") as watch:
+        await watch.__anext__()
+        for number in range(1, 2 * _PAUSES, 2):
+            if trio.current_time() < until:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_write_two, writer, number)
+                    await _read_up_to(bench, reader, watch, number)
 
 
-async def _read_up_to(store: MetadataStore, last: int) -> None:
-    seen = -1
-    async with store.watch("w/") as watch:
+async def _write_two(store: MetadataStore, last: int) -> None:
+    """The second so many moments after the first, or so long; none follows that makes up for its event."""
+    await commit(store, Put("w/k", b"%d" % (last - 1)))
+    steps = last // 4
+    if last % 4 == 1:
+        await trio.sleep(0.0002 * steps**2)
+    else:
+        for _ in range(steps):
+            await trio.lowlevel.checkpoint()
+    await commit(store, Put("w/k", b"%d" % last))
+
+
+async def _read_up_to(bench: Bench, store: MetadataStore, watch: Watch, last: int) -> None:
+    seen = last - 2
+    with trio.move_on_after(bench.late + PATIENCE):
         while seen < last:
             await watch.__anext__()
-            entry = (await store.list("w/")).entries.get("w/k")
-            now = -1 if entry is None else int(entry.value)
+            now = int(await value_of(store, "w/k") or b"-1")
             expect(now >= seen, f"the reader went back from {seen} to {now}")
             seen = now
-
-
-async def _write_unevenly(store: MetadataStore, rounds: int) -> None:
-    for number in range(rounds):
-        await commit(store, Put("w/k", str(number).encode()))
-        await trio.sleep((number % 5) * 0.003)
+    expect(seen == last, f"no event led from change {seen} to {last}, which was the last for a while")
 
 
 @_case

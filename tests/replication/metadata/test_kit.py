@@ -1,7 +1,8 @@
 """The conformance kit notices stores that break a promise."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
@@ -27,7 +28,10 @@ from insync.replication.metadata import (
     StoreUnavailableError,
     TooOld,
     TransactionTooLargeError,
+    Unknown,
     VersionIs,
+    Watch,
+    WatchEvent,
 )
 from insync.replication.metadata._history import History
 from insync.replication.metadata.kit._frame import CASE_SECONDS, expect_equal
@@ -368,6 +372,93 @@ class LostAnswersAreUnavailable(MemoryHub):
         return Store(self)
 
 
+class Distant(MemoryHub):
+    """A store whose requests and answers take 3 ms each, and whose connections can be cut meanwhile."""
+
+    cuts = 0
+    answers_seconds = 0.003
+
+    def start_outage(self) -> None:
+        self.cuts += 1
+
+    def end_outage(self) -> None:
+        pass
+
+    def store(self) -> MemoryStore:
+        class Store(MemoryStore):
+            async def commit(self, compares: Any, operations: Any, *, session: Any = None) -> Outcome:
+                hub = self.hub
+                assert isinstance(hub, Distant)
+                before = hub.cuts
+                await trio.sleep(0.003)
+                if hub.cuts > before:
+                    raise StoreUnavailableError("the request was lost")
+                outcome = await super().commit(compares, operations, session=session)
+                await trio.sleep(hub.answers_seconds)
+                return hub.answer(outcome, hub.cuts > before)
+
+        return Store(self)
+
+    def answer(self, outcome: Outcome, is_lost: bool) -> Outcome:
+        return Unknown("the answer was lost") if is_lost else outcome
+
+
+class UnknownAsUnavailable(Distant):
+    def answer(self, outcome: Outcome, is_lost: bool) -> Outcome:
+        if is_lost:
+            raise StoreUnavailableError("the answer was lost")
+        return outcome
+
+
+class TellsOnceInFiveMilliseconds(MemoryHub):
+    """A change that comes sooner after one that was told is never told."""
+
+    told = -1.0
+
+    def _announce(self, keys: Sequence[str]) -> None:
+        if trio.current_time() - self.told >= 0.005:
+            self.told = trio.current_time()
+            super()._announce(keys)
+
+
+class ForgetsWhileItsReaderReads(MemoryHub):
+    """What came since the last event is forgotten when the next one is asked for."""
+
+    seconds = 0.0
+
+    def store(self) -> MemoryStore:
+        class Forgetful(Watch):
+            def __init__(self, inner: Watch) -> None:
+                self.inner, self.is_first = inner, True
+
+            async def __anext__(self) -> WatchEvent:
+                if not self.is_first:
+                    vars(self.inner).update(_pending=None, _arrived=trio.Event())
+                self.is_first = False
+                return await self.inner.__anext__()
+
+        class Store(MemoryStore):
+            async def get(self, key: str) -> Read:
+                hub = self.hub
+                assert isinstance(hub, ForgetsWhileItsReaderReads)
+                await trio.sleep(hub.seconds)
+                read = await super().get(key)
+                for _ in range(3):  # the answer is on its way
+                    await trio.sleep(hub.seconds)
+                return read
+
+            @asynccontextmanager
+            async def watch(self, prefix: str) -> AsyncIterator[Watch]:  # type: ignore[override]
+                async with super().watch(prefix) as inner:
+                    yield Forgetful(inner)
+
+        return Store(self)
+
+
+class ForgetsWhileItsReaderReadsAfar(ForgetsWhileItsReaderReads):
+    seconds = 0.002
+
+
 class ForeignErrorsOfLostConnections(LostAnswersAreUnavailable):
     def store(self) -> MemoryStore:
         class Store(MemoryStore):
@@ -455,6 +546,10 @@ BROKEN: list[tuple[type[MemoryHub], set[str]]] = [
     (DeafAfterAReconnect, {"no_change_is_lost_over_a_lost_connection"}),
     (DeltasThatForgetAReconnect, {"deltas_go_on_over_a_lost_connection"}),
     (LostAnswersAreUnavailable, {"a_lost_answer_is_unknown"}),
+    (UnknownAsUnavailable, {"a_lost_answer_is_unknown"}),
+    (TellsOnceInFiveMilliseconds, {"the_last_change_is_never_missed"}),
+    (ForgetsWhileItsReaderReads, {"the_last_change_is_never_missed"}),
+    (ForgetsWhileItsReaderReadsAfar, {"the_last_change_is_never_missed"}),
     (ForeignErrorsOfLostConnections, {"only_errors_of_the_interface_are_raised"}),
     (ForeignErrorsOfOddArguments, {"only_errors_of_the_interface_are_raised"}),
     (_in_parts(10), {"readers_never_see_half_of_a_large_transaction"}),
@@ -491,6 +586,7 @@ async def test_kit_notices_a_broken_store(
                 await case.run(bench)
             promise, seen = str(caught.value).splitlines()[0], str(caught.value).partition("Seen: ")[2]
             assert case.promise.splitlines()[0] in promise and seen
+            assert case.name != "the_last_change_is_never_missed" or "no event led from change" in seen
 
 
 class WithoutHistory(MemoryHub):
@@ -594,6 +690,21 @@ async def test_cases_without_a_connection_to_cut_are_not_tested(
         "only_errors_of_the_interface_are_raised",
     }
     assert told == (cutting if warned else set())
+
+
+@pytest.mark.parametrize(("answers_seconds", "warned"), [(0.003, False), (0.0, True)])
+async def test_answer_that_no_cut_can_lose_is_not_tested(
+    answers_seconds: float, warned: bool, autojump_clock: MockClock
+) -> None:
+    bench = MemoryBench()
+    bench.hub = hub = Distant()
+    hub.answers_seconds = answers_seconds
+    (case,) = (case for case in CASES if case.name == "a_lost_answer_is_unknown")
+    with warnings.catch_warnings(record=True, action="always", category=NotTestedWarning) as caught:
+        await case.run(bench)
+    assert [" cuts came between a write and its answer" in str(each.message) for each in caught] == [
+        True
+    ] * warned
 
 
 @pytest.mark.parametrize("seen", ["the kit's", "the store's"])
