@@ -11,6 +11,7 @@ import trio
 
 from ..transport.patience import PATIENCE, bear_with
 from ..transport.verdicts import judged, leaves, shortened
+from ..transport.versions import FIRST
 from ._places import place_of
 
 B = TypeVar("B")
@@ -40,6 +41,8 @@ class Promise(Generic[B]):
     name: str
     promise: str
     check: Callable[[B], Awaitable[None]]
+    since: tuple[int, int] = FIRST
+    """The version of the interface, as (major, minor), that brought this case."""
 
     async def run(self, bench: B) -> None:
         """Check it; once more if it fails while this process was held up (see `insync.transport.patience`).
@@ -81,11 +84,11 @@ def _seen(error: BaseException) -> str:
 Check = TypeVar("Check", bound=Callable[..., Awaitable[None]])
 
 
-def collect(kind: type[C], cases: list[C]) -> Callable[[Check], Check]:
-    """Decorator: add the function as a case of that kind; its docstring is the promise."""
+def collect(kind: type[C], cases: list[C], since: tuple[int, int] = FIRST) -> Callable[[Check], Check]:
+    """Decorator: add the function as a case of that kind and version; its docstring is the promise."""
 
     def add(check: Check) -> Check:
-        cases.append(kind(check.__name__, " ".join((check.__doc__ or "").split()), check))
+        cases.append(kind(check.__name__, " ".join((check.__doc__ or "").split()), check, since))
         return check
 
     return add

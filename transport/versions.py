@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+FIRST = (1, 0)
+"""Of every interface of plugins, as (major, minor)."""
+
 
 def misfit(written_for: object, ours: tuple[int, int]) -> str:
     """Why a plugin does not fit an interface, as the end of a sentence about it; empty if it fits.

@@ -43,7 +43,7 @@ def plugins(*, names: Flag = False, json: Json = False) -> int:
     """
     found = [
         _looked_at(point, None if names else check)
-        for group, check in _groups().items()
+        for group, check in groups().items()
         for point in sorted(entry_points(group=group), key=lambda each: (each.name, each.value))
     ]
     if json:
@@ -53,7 +53,7 @@ def plugins(*, names: Flag = False, json: Json = False) -> int:
     return EXIT_FAILURE if any(each.loads is False for each in found) else 0
 
 
-def _groups() -> Mapping[str, Callable[[EntryPoint], object]]:
+def groups() -> Mapping[str, Callable[[EntryPoint], object]]:
     """The groups of entry points, each with what its users do until they have the plugin."""
     from ...transport import registry as transports
     from ..client._assignors import find_assignors

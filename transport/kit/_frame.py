@@ -31,6 +31,7 @@ from ..security import Security
 from ..stream import ByteStream, StreamTransport
 from ..urls import URL
 from ..verdicts import judged, not_tested
+from ..versions import FIRST
 from ._failures import broken, explain
 
 CASE_TIMEOUT = 10.0 * PATIENCE
@@ -122,6 +123,8 @@ class Case:
     run: Callable[[Env], Awaitable[None]]
     is_long: bool = False
     """It opens hundreds of links, one after the other, or measures beside a load of its own."""
+    since: tuple[int, int] = FIRST
+    """The version of the interface, as (major, minor), that brought this case."""
 
     @property
     def timeout(self) -> float:
@@ -133,13 +136,13 @@ _CASES: list[Case] = []
 
 
 def case(
-    group: str, *needs: Needs, is_long: bool = False
+    group: str, *needs: Needs, is_long: bool = False, since: tuple[int, int] = FIRST
 ) -> Callable[[Callable[[Any], Awaitable[None]]], None]:
     """Make a case of a coroutine function: its name and docstring become the case's."""
 
     def add(run: Callable[[Any], Awaitable[None]]) -> None:
         name = f"{group}_{run.__name__}"
-        _CASES.append(Case(name, (run.__doc__ or "").strip(), needs, run, is_long))
+        _CASES.append(Case(name, (run.__doc__ or "").strip(), needs, run, is_long, since))
 
     return add
 

@@ -1,5 +1,5 @@
 """Gateways: listeners for clients of foreign protocols, inside a node."""
 
-from .gateways import Gateway
+from .gateways import API_VERSION, Gateway
 
-__all__ = ["Gateway"]
+__all__ = ["API_VERSION", "Gateway"]
