@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 EVERY_PAGE = [*PAGES, *sorted((ROOT / "docs" / "decisions").glob("*.md"))]
+OTHER_PAGES = [ROOT / "CHANGELOG.md", *sorted((ROOT / "plugins").glob("*/README.md"))]
 _ENDINGS = {
     ".py",
     ".c",
@@ -99,7 +100,7 @@ def is_importable(name: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("page", EVERY_PAGE, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*EVERY_PAGE, *OTHER_PAGES], ids=lambda page: page.name)
 def test_every_module_of_a_page_exists_where_it_says(page: Path) -> None:
     assert unknown_paths(page.read_text("utf-8")) == []
 
