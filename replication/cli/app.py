@@ -79,7 +79,8 @@ def build_app(*, with_help: bool = False, with_plugins: bool = True) -> App:
     )
     for order, (name, target) in enumerate(_COMMANDS.items()):
         app.command(f"{__package__}.{target}", name=name, sort_key=order)
-    for entry in entry_points(group=COMMANDS_GROUP) if with_plugins else ():
+    added = entry_points(group=COMMANDS_GROUP) if with_plugins else ()
+    for entry in {each.name: each for each in added}.values():
         check_name(entry)
         origin = f"(plugin of {entry.dist.name})" if entry.dist else "(plugin)"
         # Unless it is for the overview, a command says itself what it is for.
@@ -89,11 +90,17 @@ def build_app(*, with_help: bool = False, with_plugins: bool = True) -> App:
 
 
 def check_name(entry: EntryPoint) -> None:
-    """Raises `UsageError` if the command of a plugin has the name of one of ours."""
+    """Raises `UsageError` if the command of a plugin has the name of one of ours, or of another plugin's."""
     if entry.name in _COMMANDS:
         raise UsageError(
             f"the plugin {entry.value!r} wants the command name {entry.name!r}, which is insync's own: "
             "uninstall the plugin or ask its author to rename the command"
+        )
+    offers = [each for each in entry_points(group=COMMANDS_GROUP) if each.name == entry.name]
+    if len({each.value for each in offers}) > 1:
+        named = ", ".join(f"{each.dist.name if each.dist else 'a plugin'} ({each.value})" for each in offers)
+        raise UsageError(
+            f"several distributions offer the command {entry.name!r}: {named}; uninstall all but one"
         )
 
 

@@ -173,6 +173,19 @@ def test_a_plugin_cannot_take_our_names(
     assert "insync's own" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("other", "status"), [("another", 2), ("greet", 0)])
+def test_two_plugins_cannot_offer_one_command(
+    other: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    offers = [
+        EntryPoint("greet", f"{__name__}:{name}", app_module.COMMANDS_GROUP) for name in ("greet", other)
+    ]
+    monkeypatch.setattr(app_module, "entry_points", lambda **_: offers)
+    assert main(["topic", "--help"]) == status
+    said = "several distributions offer the command 'greet'"
+    assert (said in capsys.readouterr().err) == (status == 2)
+
+
 def test_help_loads_neither_trio_nor_the_node() -> None:
     code = (
         "import sys; from insync.replication.cli import main; main(['--help']); "

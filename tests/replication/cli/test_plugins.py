@@ -141,7 +141,7 @@ def test_names_import_nothing(folder: Path) -> None:
 
 
 def test_two_distributions_of_one_name_are_both_told(tmp_path: Path) -> None:
-    groups = ("insync.transports", "insync.metadata_stores", "insync.gateways")
+    groups = ("insync.transports", "insync.metadata_stores", "insync.gateways", "insync.commands")
     for name in ("one", "two"):
         install(tmp_path, name, "1.0", {group: {"twice": f"{name}:make"} for group in groups})
     told = [each for each in json.loads(run(tmp_path, "--json").stdout) if each["name"] == "twice"]
