@@ -82,7 +82,7 @@ class Env(ABC):
 
     @property
     def lacks_raw(self) -> str:
-        """What to add so that strangers can come; empty if they can, or there is no door to come to."""
+        """The remedy if strangers cannot come; empty if they can, or there is no door to come to."""
         if not self.stands_on_sockets or self.transport.caps.one_process or self.has(Needs.RAW):
             return ""
         return (
@@ -92,7 +92,7 @@ class Env(ABC):
 
     @property
     def lacks_import(self) -> str:
-        """What to do so that another process can use the transport; empty if it can, or may not."""
+        """The remedy if another process cannot use the transport; empty if it can, or may not."""
         if self.transport.caps.one_process or self.has(Needs.PROCESSES):
             return ""
         kind = type(self.transport)

@@ -16,7 +16,7 @@ CASES: list[Case] = []
 _case = collect(Case, CASES)
 
 _PAUSES = 40
-"""So many pauses of different lengths are tried between two changes."""
+"""The number of different pauses between two changes."""
 
 
 async def _is_quiet(watch: Watch, seconds: float) -> bool:
