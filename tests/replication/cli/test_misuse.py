@@ -73,6 +73,7 @@ LOCAL = {
     "log recover": "x",
     "log verify": "x",
     "node": "",
+    "plugins": "",
     "simulate": "",
     "store ddl": "sqlite:///x",
     "store evidence": "x",
