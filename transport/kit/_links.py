@@ -14,7 +14,19 @@ from ..errors import AddressInUseError, ConnectError, EndOfLink, LinkBroken, Lin
 from ..patience import PATIENCE
 from ..urls import URL
 from ..verdicts import NotTestedError
-from ._frame import Env, FileSlice, Needs, case, file_of, listening, message, pair, prepare, receive
+from ._frame import (
+    CASE_TIMEOUT,
+    Env,
+    FileSlice,
+    Needs,
+    case,
+    file_of,
+    listening,
+    message,
+    pair,
+    prepare,
+    receive,
+)
 
 SIZES = (0, 1, 7, 8, 47, 48, 49, 4095, 4096, 4097, 65535, 65536, 65537, (256 << 10) - 48, 256 << 10, 1 << 20)
 
@@ -266,10 +278,13 @@ async def a_cancelled_receive_loses_nothing(env: Env) -> None:
     payload = _pattern(3 << 20)
     for moments in range(16):
         came: list[bytes] = []
-        async with pair(env) as (one, other), trio.open_nursery() as nursery:
-            nursery.start_soon(one.send, message(b"big", [payload]), [payload])
-            while not came:
-                await _receive_and_cancel(other, moments, came)
+        async with pair(env) as (one, other):
+            with trio.move_on_after(CASE_TIMEOUT / 2):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(one.send, message(b"big", [payload]), [payload])
+                    while not came:
+                        await _receive_and_cancel(other, moments, came)
+        assert came, "after cancelled receives the rest of the frame is waited for in vain"
         assert len(came[0]) == len(payload), (
             f"{len(came[0])} of {len(payload)} bytes came after cancelled receives"
         )
