@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def run(*command: str | Path, **env: str) -> str:
-    """What the command prints. Ends this one, with all of it, if it fails."""
+    """The output of the command. A failure ends this one, with all of the output."""
     done = subprocess.run(
         [*map(str, command)],
         env={**os.environ, **env},

@@ -124,7 +124,7 @@ class Link:
         self._connection: Connection | None = None
         self._warning = ""
         self.notified = False
-        """Whether a notification came during the last call, which may not have seen what it tells of."""
+        """Whether a notification came during the last call, which may not have seen the change."""
         self.socket: socket.socket | None = None
         """Of the connection, by a descriptor of its own: libpq may close its own at any time."""
 

@@ -171,7 +171,7 @@ def filled(sql: str, namespace: str) -> str:
 
 
 def channel(namespace: str) -> str:
-    """The channel at which a namespace tells of changes."""
+    """The channel for notifications of a namespace."""
     return f"insync_{namespace}"
 
 

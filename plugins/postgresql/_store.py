@@ -50,6 +50,7 @@ from insync.replication.metadata.toolkit import (
     check_prefix,
     check_timeout,
     check_transaction,
+    own_session,
 )
 
 from ._address import PostgresqlAddress
@@ -61,7 +62,7 @@ POLL_SECONDS = 0.1
 _OLDEST_SERVER = 130_000
 _NOTIFIED_SECONDS = 1.0
 _LOOK_SECONDS = 10.0
-"""Between two looks at least: a server that was made read-only tells of nothing any more."""
+"""Between two looks at least: a server that was made read-only sends no more notifications."""
 _RENEWALS_PER_TIMEOUT = 4
 _LEAVE_SECONDS = 2.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
@@ -293,7 +294,7 @@ class PostgresqlStore(MetadataStore):
                 )  # fmt: skip
 
     async def _follow(self) -> None:
-        """Renew sessions, tell watches what changes, whoever changes it, and sweep what has expired."""
+        """Renew sessions, pass changes on to watches, and sweep expired sessions."""
         failures = 0
         while True:
             self._nudge = trio.Event()
@@ -422,7 +423,7 @@ class PostgresqlStore(MetadataStore):
     ) -> Outcome:
         check_transaction(compares, operations, session is not None, self.limits)
         self._open()
-        own = None if session is None else self._own(session)
+        own = None if session is None else own_session(session, PostgresqlSession, self)
         parameters = [
             own and own.id,
             [_KINDS[type(each)] for each in compares],
@@ -450,13 +451,6 @@ class PostgresqlStore(MetadataStore):
         return await self.main.run(
             lambda connection: connection.execute(self._sql(query), parameters).fetchone()
         )
-
-    def _own(self, session: Session) -> PostgresqlSession:
-        if not (isinstance(session, PostgresqlSession) and session.store is self):
-            raise InvalidTransactionError(f"session {session.id} was opened by another handle")
-        if session.expired.is_set():
-            raise SessionExpiredError(session.id)
-        return session
 
     async def raise_revision(self, floor: int, *, store_id: str | None = None) -> int:
         """`store_id` has 32 hexadecimal digits, as the ids that the store tells."""

@@ -52,6 +52,7 @@ from insync.replication.metadata.toolkit import (
     check_timeout,
     check_transaction,
     holds,
+    own_session,
 )
 
 from ._address import ZookeeperAddress
@@ -322,7 +323,7 @@ class ZookeeperStore(MetadataStore):
         check_transaction(compares, operations, session is not None, self.limits)
         await trio.lowlevel.checkpoint()
         engine = self._open_engine()
-        own = None if session is None else self._own(session)
+        own = None if session is None else own_session(session, ZookeeperSession, self)
         keys = {item.key for item in (*compares, *operations)}
         while True:
             reading = await self._read_now(engine, keys)
@@ -359,13 +360,6 @@ class ZookeeperStore(MetadataStore):
                 return int(results[-1].mzxid) + mark.offset
             if not isinstance(refused, BadVersionError):
                 raise connection.unavailable(f"it refuses to raise the revision: {refused!r}")
-
-    def _own(self, session: Session) -> ZookeeperSession:
-        if not (isinstance(session, ZookeeperSession) and session.store is self):
-            raise InvalidTransactionError(f"session {session.id} was opened by another handle")
-        if session.expired.is_set():
-            raise SessionExpiredError(session.id)
-        return session
 
     async def _read_now(self, engine: _Engine, keys: set[str]) -> Reading:
         """The state of these keys in ZooKeeper now. `created` is read first: it vouches for what follows."""

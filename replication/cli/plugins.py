@@ -91,7 +91,7 @@ def _looked_at(point: EntryPoint, check: Callable[[EntryPoint], object] | None) 
     loads, why_not = None, ""
     if check is not None:
         try:
-            # What a module prints when it is imported is no line of this command's.
+            # A module may print as it is imported: no line of this command's.
             with redirect_stdout(sys.stderr):
                 check(point)
             loads = True

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import assert_never
+from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from ._limits import Limits
 from ._values import Compare, Delete, Entry, Exists, Missing, Operation, Put, ValueIs, VersionIs
-from .errors import InvalidTransactionError
+from .errors import InvalidTransactionError, SessionExpiredError
+
+if TYPE_CHECKING:
+    from .abc import MetadataStore, Session
+
+S = TypeVar("S", bound="Session")
 
 _NO_LIMITS = Limits()
 
@@ -33,6 +38,20 @@ def check_timeout(timeout_ms: int) -> None:
     """Raise `InvalidTransactionError` unless a session may have this timeout (1 ms to one day)."""
     if not 1 <= timeout_ms <= 86_400_000:
         raise InvalidTransactionError(f"a session's timeout_ms must be in 1..86400000, not {timeout_ms}")
+
+
+def own_session(session: Session, kind: type[S], store: MetadataStore) -> S:
+    """The session of a transaction, which a store's handle keeps as the attribute `store` of its sessions.
+
+    Raises:
+      InvalidTransactionError: Another handle opened it.
+      SessionExpiredError: It is over.
+    """
+    if not isinstance(session, kind) or getattr(session, "store", None) is not store:
+        raise InvalidTransactionError(f"session {session.id} was opened by another handle")
+    if session.expired.is_set():
+        raise SessionExpiredError(session.id)
+    return session
 
 
 def check_transaction(

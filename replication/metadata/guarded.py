@@ -307,16 +307,18 @@ class GuardedStore(MetadataStore):
             await self._pace.failed(call)
             raise
         except MetadataError:
-            self._pace.worked(call)
-            self._outage.worked(_kind(call))
+            self._worked(call)
             raise
         if isinstance(result, _Failure):
             self._tell(result)
             await self._pace.failed(call)
         else:
-            self._pace.worked(call)
-            self._outage.worked(_kind(call))
+            self._worked(call)
         return result
+
+    def _worked(self, call: str) -> None:
+        self._pace.worked(call)
+        self._outage.worked(_kind(call))
 
     async def _ask(
         self, call: str, function: Callable[[MetadataStore], Awaitable[T]], seconds: float = CALL_SECONDS

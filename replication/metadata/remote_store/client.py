@@ -28,7 +28,7 @@ from ....transport import (
 )
 from ....transport import Limits as FrameLimits
 from .._limits import Limits
-from .._transaction import check_key, check_prefix, check_timeout, check_transaction
+from .._transaction import check_key, check_prefix, check_timeout, check_transaction, own_session
 from .._values import Compare, Delta, Listing, Operation, Outcome, Read, Resync, TooOld, Unknown
 from .._watch import PrefixWatch, WatchHub
 from ..abc import MetadataStore, Session, Watch
@@ -311,7 +311,7 @@ class RemoteStore(MetadataStore):
     ) -> Outcome:
         check_transaction(compares, operations, session is not None, self._limits)
         self._open_engine()
-        own = None if session is None else self._own(session)
+        own = None if session is None else own_session(session, RemoteSession, self)
         message = m.Commit.of(compares, operations, None if own is None else own.handle)
         try:
             return self._read(await self.ask(m.Kind.COMMIT, message), m.Ended).outcome()
@@ -325,13 +325,6 @@ class RemoteStore(MetadataStore):
     async def raise_revision(self, floor: int, *, store_id: str | None = None) -> int:
         answer = await self.ask(m.Kind.RAISE_REVISION, m.RaiseRevision(floor, store_id))
         return self._read(answer, m.Revision).revision
-
-    def _own(self, session: Session) -> RemoteSession:
-        if not (isinstance(session, RemoteSession) and session.store is self):
-            raise InvalidTransactionError(f"session {session.id} was opened by another handle")
-        if session.expired.is_set():
-            raise SessionExpiredError(session.id)
-        return session
 
     async def open_session(self, timeout_ms: int) -> RemoteSession:
         check_timeout(timeout_ms)

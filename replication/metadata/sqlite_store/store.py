@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from .._limits import Limits
-from .._transaction import check_key, check_prefix, check_timeout, check_transaction
+from .._transaction import check_key, check_prefix, check_timeout, check_transaction, own_session
 from .._values import Compare, Delta, Listing, Operation, Outcome, Read, TooOld, Unknown
 from .._watch import WatchHub
 from ..abc import MetadataStore, Session, Watch
@@ -269,7 +269,7 @@ class SqliteStore(MetadataStore):
     ) -> Outcome:
         check_transaction(compares, operations, session is not None, self.limits)
         engine = self._open_engine()
-        own = None if session is None else self._own(session)
+        own = None if session is None else own_session(session, SqliteSession, self)
         arguments: tuple[Any, ...] = tuple(compares), tuple(operations), None if own is None else own.held
         if engine.writer is not None:
             place = None if own is None else (own.id, own.held.slot)
@@ -290,13 +290,6 @@ class SqliteStore(MetadataStore):
         engine = self._open_engine()
         revision: int = await self._write(engine, "raise_revision", floor, identity)
         return revision
-
-    def _own(self, session: Session) -> SqliteSession:
-        if not (isinstance(session, SqliteSession) and session.store is self):
-            raise InvalidTransactionError(f"session {session.id} was opened by another handle")
-        if session.expired.is_set():
-            raise SessionExpiredError(session.id)
-        return session
 
     async def open_session(self, timeout_ms: int) -> SqliteSession:
         check_timeout(timeout_ms)

@@ -23,7 +23,7 @@ from insync.replication.metadata import (
     Unknown,
     Watch,
 )
-from tests.replication.metadata.children import Family, gone_after
+from tests.replication.metadata.children import Family, check_no_update_is_lost, gone_after
 
 from .server import PostgresqlServer
 
@@ -64,14 +64,7 @@ async def test_session_of_a_dead_process_expires(family: Family, how: signal.Sig
 
 async def test_writers_of_several_processes_lose_no_update(family: Family) -> None:
     async with store_at(family.url) as store:
-        await store.commit([], [Put("counter", b"0")])
-        children = [await family.child() for _ in range(3)]
-        for child in children:
-            child.tell("count 30")
-        assert [await child.answer() for child in children] == ["counted"] * 3
-        entry = (await store.get("counter")).entry
-        assert entry is not None
-        assert (entry.value, entry.version) == (b"90", 91)
+        await check_no_update_is_lost(store, family, 30)
 
 
 async def test_killed_writer_leaves_whole_transactions(family: Family) -> None:
@@ -129,7 +122,7 @@ async def test_restart_of_a_killed_server_keeps_sessions_and_commits(own_server:
 async def test_a_paused_server_ends_sessions_and_no_call_waits_for_it_for_ever(
     own_server: PostgresqlServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who cannot reach the server for a timeout must take its session to be over."""
+    """A process that cannot reach the server for a timeout must take its session to be over."""
     async with store_at(own_server.url("paused")) as store:
         session = await store.open_session(TIMEOUT_MS)
         await store.commit([], [Put("e", b"1", ephemeral=True)], session=session)

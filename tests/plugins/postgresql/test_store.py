@@ -1,4 +1,4 @@
-"""What is the PostgreSQL store's own: its URL, passwords, what it finds in its place, and errors of the server."""
+"""The PostgreSQL store's own: its URL, passwords, other things in its place, and errors of the server."""
 
 import logging
 import sys

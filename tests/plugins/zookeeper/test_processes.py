@@ -27,7 +27,7 @@ from insync.replication.metadata import (
     Watch,
 )
 from insync.transport.kit._frame import until
-from tests.replication.metadata.children import Family, gone_after
+from tests.replication.metadata.children import Family, check_no_update_is_lost, gone_after
 from tests.tiers import uses
 
 from .server import TICK_MS, ZookeeperServer, zookeeper
@@ -87,14 +87,7 @@ async def test_continued_process_learns_that_its_session_expired(family: Family)
 
 async def test_writers_of_several_processes_lose_no_update(family: Family) -> None:
     async with store_at(family) as store:
-        await store.commit([], [Put("counter", b"0")])
-        children = [await family.child() for _ in range(3)]
-        for child in children:
-            child.tell("count 30")
-        assert [await child.answer() for child in children] == ["counted"] * 3
-        entry = (await store.get("counter")).entry
-        assert entry is not None
-        assert (entry.value, entry.version) == (b"90", 91)
+        await check_no_update_is_lost(store, family, 30)
 
 
 async def test_killed_writer_leaves_whole_transactions(family: Family) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from insync.replication.metadata import MetadataStore, Watch
+from insync.replication.metadata import MetadataStore, Put, Watch
 from insync.transport.patience import StandstillWatch
 
 HOLDER = Path(__file__).with_name("holder.py")
@@ -84,3 +84,15 @@ async def gone_after(store: MetadataStore, watch: Watch, began: float, *, within
             await watch.__anext__()
         took = time.monotonic() - began
     return Gone(took, standstills.seconds)
+
+
+async def check_no_update_is_lost(store: MetadataStore, family: Family, each: int) -> None:
+    """Three processes count up one key, each so many times."""
+    await store.commit([], [Put("counter", b"0")])
+    children = [await family.child() for _ in range(3)]
+    for child in children:
+        child.tell(f"count {each}")
+    assert [await child.answer() for child in children] == ["counted"] * 3
+    entry = (await store.get("counter")).entry
+    assert entry is not None
+    assert (entry.value, entry.version) == (b"%d" % (3 * each), 3 * each + 1)

@@ -231,7 +231,7 @@ async def test_a_flood_of_logins_for_one_name_keeps_out_no_other_name_of_the_add
 async def test_passwords_of_a_name_are_tried_no_faster_than_failures_are_told(
     autojump_clock: trio.testing.MockClock, mechanism: str
 ) -> None:
-    """Whoever guesses need not wait for the answer: the place of a failed attempt is taken until it is told."""
+    """A guesser need not wait for the answer: the place of a failed attempt is taken until it is told."""
     clients, tries = Clients(), 5 * OF_A_NAME
     clients.verdict = False
 

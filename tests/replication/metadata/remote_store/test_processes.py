@@ -31,7 +31,7 @@ from insync.transport import Identity, Security
 from tests.plugins.tcp.certificates import Authority
 from tests.processes import NodeProcess, StoreServer, kept_address
 
-from ..children import Family, gone_after
+from ..children import Family, check_no_update_is_lost, gone_after
 
 TIMEOUT_MS = 4000
 """Long against the moments for which a busy machine lets a process wait, between two renewals too."""
@@ -93,14 +93,7 @@ async def test_continued_process_learns_that_its_session_is_over(family: Family)
 @pytest.mark.slow
 async def test_writers_of_several_processes_lose_no_update(family: Family) -> None:
     async with open_store(family.url, identity=A_NODE) as store:
-        await store.commit([], [Put("counter", b"0")])
-        children = [await family.child() for _ in range(3)]
-        for child in children:
-            child.tell("count 40")
-        assert [await child.answer() for child in children] == ["counted"] * 3
-        entry = (await store.get("counter")).entry
-        assert entry is not None
-        assert (entry.value, entry.version) == (b"120", 121)
+        await check_no_update_is_lost(store, family, 40)
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from insync.replication.metadata import (
 )
 from tests.processors import waited_for_a_processor
 
-from ..children import Child, Family, gone_after
+from ..children import Child, Family, check_no_update_is_lost, gone_after
 
 TIMEOUT_MS = 4000
 """Long against the moments for which a busy machine lets a process wait, between two renewals too."""
@@ -97,14 +97,7 @@ async def test_commit_of_another_process_is_seen_soon(family: Family) -> None:
 
 async def test_writers_of_several_processes_lose_no_update(family: Family) -> None:
     async with open_store(family.url) as store:
-        await store.commit([], [Put("counter", b"0")])
-        children = [await family.child() for _ in range(3)]
-        for child in children:
-            child.tell("count 60")
-        assert [await child.answer() for child in children] == ["counted"] * 3
-        entry = (await store.get("counter")).entry
-        assert entry is not None
-        assert (entry.value, entry.version) == (b"180", 181)
+        await check_no_update_is_lost(store, family, 60)
 
 
 async def test_killed_writer_leaves_whole_transactions(family: Family) -> None:
